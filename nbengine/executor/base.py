@@ -1,0 +1,55 @@
+"""What the engine needs of an executor: memory for the KV cache, and a step of the model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from nbengine.config import EngineConfig
+from nbengine.plan import BatchTensors, ModelRunnerOutput, SchedulerOutput
+
+
+class Executor(ABC):
+    """Runs the model. One executor serves one EngineCore, in the thread that steps it."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+
+    @property
+    @abstractmethod
+    def kv_bytes_per_block(self) -> int:
+        """Bytes of one KV block over all layers."""
+
+    @abstractmethod
+    def available_kv_memory(self) -> int:
+        """Bytes free for the KV cache, found by running the model once at its largest batch."""
+
+    @abstractmethod
+    def initialize_kv_cache(self, num_blocks: int) -> None:
+        """Allocate the KV cache: `num_blocks` blocks, null block included. Called once, before the first step."""
+
+    @abstractmethod
+    def execute_model(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        """Run one step. Mutates the KV cache at the plan's slots and the executor's copy of the requests' tokens.
+
+        If it raises, the executor must still take the next plan: a failed step may leave nothing but unused KV content.
+        """
+
+    def observe(self, on: bool) -> None:
+        """Keep (or stop keeping) what `batch_tensors` returns."""
+
+    def batch_tensors(self) -> BatchTensors | None:
+        """The tensors of the last step, None when not observed."""
+        return None
+
+    def copy_blocks_out(self, block_ids: list[int]) -> object | None:
+        """The KV content of these blocks, for `copy_blocks_in`; None if this executor has no KV content."""
+        return None
+
+    def copy_blocks_in(self, block_ids: list[int], content: object) -> None:
+        """Put back what `copy_blocks_out` gave."""
+
+    def forget_requests(self) -> None:
+        """Drop every request: the next plan describes all of them as new (after a rewind, or reset)."""
+
+    def shutdown(self) -> None:
+        """Free weights and KV cache. Calling it twice is fine."""
