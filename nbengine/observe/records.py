@@ -28,7 +28,7 @@ class Record(msgspec.Struct, kw_only=True, tag_field="t", omit_defaults=True):
     """Base of all records."""
 
 
-class Header(Record, tag="header"):
+class Header(Record, tag="header", kw_only=True, omit_defaults=False):
     """The engine and its limits: the first record of a run."""
 
     version: int = SCHEMA_VERSION
@@ -46,7 +46,7 @@ class Header(Record, tag="header"):
     config: dict[str, Any] = {}  # every option, for people
 
 
-class Texts(Record, tag="texts"):
+class Texts(Record, tag="texts", kw_only=True):
     """The text of token ids not told before, so that a viewer needs no tokenizer. Bytes that are no whole character
     stand as \\xNN."""
 
@@ -57,7 +57,7 @@ class Texts(Record, tag="texts"):
 # ------------------------------------------------------------------ inputs: what came from outside, before step `step`
 
 
-class Added(Record, tag="added"):
+class Added(Record, tag="added", kw_only=True):
     step: int
     at: float
     request_id: str
@@ -69,7 +69,7 @@ class Added(Record, tag="added"):
     waiting: list[str] = []  # the queue after the add, next first
 
 
-class Aborted(Record, tag="aborted"):
+class Aborted(Record, tag="aborted", kw_only=True):
     step: int
     at: float
     request_id: str
@@ -79,7 +79,7 @@ class Aborted(Record, tag="aborted"):
     running: list[str] | None = None
 
 
-class Changed(Record, tag="changed"):
+class Changed(Record, tag="changed", kw_only=True):
     """A hand on the controls: an option changed, a request preempted by hand, the prefix cache dropped, a token edited.
 
     what: "option" | "priority" | "preempt" | "reset_prefix_cache" | "edit_token" | "pause" | "error"
@@ -98,7 +98,7 @@ class Changed(Record, tag="changed"):
 # ------------------------------------------------------------------------------------------------- the three phases
 
 
-class Scheduled(Record, tag="scheduled"):
+class Scheduled(Record, tag="scheduled", kw_only=True):
     """What `schedule()` decided.
 
     request_ids, tokens, computed: the batch as columns: tokens given in this step, and num_computed_tokens before them.
@@ -119,7 +119,7 @@ class Scheduled(Record, tag="scheduled"):
     num_common_prefix_blocks: int = 0
 
 
-class Executed(Record, tag="executed"):
+class Executed(Record, tag="executed", kw_only=True):
     """What the model ran. sampled: a list a batch entry, empty for a chunk. batch: the tensors, if they were kept."""
 
     step: int
@@ -139,7 +139,7 @@ class Finished(msgspec.Struct, array_like=True):
     stop_reason: int | str | None = None
 
 
-class Updated(Record, tag="updated"):
+class Updated(Record, tag="updated", kw_only=True):
     """What `update()` made of the tokens: appended, stopped, freed.
 
     violations: what check_invariants() found, empty when the books add up; None if it was not run.
@@ -157,7 +157,7 @@ class Updated(Record, tag="updated"):
     violations: list[str] | None = None
 
 
-class Failed(Record, tag="failed"):
+class Failed(Record, tag="failed", kw_only=True):
     """A phase raised. The engine stands before that phase's step again."""
 
     step: int
@@ -193,7 +193,7 @@ class RequestState(msgspec.Struct, kw_only=True, omit_defaults=True):
     stop_reason: int | str | None = None
 
 
-class Keyframe(Record, tag="keyframe"):
+class Keyframe(Record, tag="keyframe", kw_only=True):
     """The whole view at one moment, so that a late viewer, or a seek, need not fold from the start.
 
     phase: the next one to run. owners[b]: the requests that hold block b. hashes[b]: short hash, None if not cached.
