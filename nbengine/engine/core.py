@@ -1,0 +1,183 @@
+"""EngineCore: a scheduler and an executor, moved in three phases.
+
+    schedule()  the scheduler plans the step: which requests get how many tokens, and which KV blocks
+    execute()   the executor runs the model over that batch and samples
+    update()    the scheduler takes the tokens: appends, stops, frees
+
+A step is these three, in this order, and one can stop before any of them, look, change something and go on. The core
+knows tokens, never text; the front (LLMEngine) knows text and never reaches in here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from nbengine.config import EngineConfig
+from nbengine.engine import interrupts
+from nbengine.engine.kv_setup import initialize_kv_caches
+from nbengine.errors import NBEngineError, PhaseError, StepError
+from nbengine.executor.base import Executor
+from nbengine.observe.observer import Gatekeeper, Observer, Phase
+from nbengine.plan import ModelRunnerOutput, SchedulerOutput
+from nbengine.protocol import EngineCoreOutputs, EngineCoreRequest, FinishReason
+from nbengine.scheduler import make_scheduler
+from nbengine.scheduler.invariants import check_invariants
+from nbengine.scheduler.request import Request
+
+logger = logging.getLogger(__name__)
+
+
+class EngineCore:
+    """Owns the scheduler and the executor. One thread moves it at a time; a second one gets a PhaseError, not a wait."""
+
+    def __init__(self, config: EngineConfig, executor: Executor) -> None:
+        self.config = config
+        self.executor = executor
+        initialize_kv_caches(config, executor)
+        self.scheduler = make_scheduler(config)
+        self.observer: Observer | None = None
+        self.gate: Gatekeeper | None = None
+        self.next_phase = Phase.SCHEDULE
+        self.step_count = 0  # steps completed = number of the step under way
+        self.plan: SchedulerOutput | None = None  # of the step under way
+        self.result: ModelRunnerOutput | None = None
+        self._moving = threading.Lock()
+
+    # ------------------------------------------------------------------------------------------------------- requests
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        """Put a request at the end of the waiting queue.
+
+        Raises DuplicateRequestError for a live id, InvalidRequestError for one that can never fit the KV cache.
+        """
+        self.scheduler.add_request(Request.from_core_request(request, self.scheduler.block_hasher))
+        self._tell("on_added", request)
+
+    def abort_requests(self, request_ids: list[str], reason: FinishReason = FinishReason.ABORT) -> list[str]:
+        """End requests at once and free their blocks; ids that are not alive are ignored. Returns those that were."""
+        alive = self.scheduler.finish_requests(request_ids, reason)
+        if alive:
+            self._tell("on_aborted", alive, reason)
+        return alive
+
+    def has_unfinished_requests(self) -> bool:
+        return self.scheduler.has_unfinished_requests() or self.next_phase is not Phase.SCHEDULE
+
+    def has_work(self) -> bool:
+        """Whether a step would do anything: requests to run, or finished ids that the executor has not been told."""
+        return self.scheduler.has_work() or self.next_phase is not Phase.SCHEDULE
+
+    # --------------------------------------------------------------------------------------------------- the three phases
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan the next step. Raises PhaseError out of order, StepError if the scheduler fails."""
+        with self._phase(Phase.SCHEDULE), interrupts.deferred():
+            start = time.perf_counter()
+            self.plan = plan = self.scheduler.schedule()
+            seconds = time.perf_counter() - start
+            self.next_phase = Phase.EXECUTE
+        self._tell("on_scheduled", plan, seconds)
+        return plan
+
+    def execute(self) -> ModelRunnerOutput:
+        """Run the model over the plan. After an interrupt or an error the step stands before this phase again."""
+        with self._phase(Phase.EXECUTE):
+            assert self.plan is not None
+            start = time.perf_counter()
+            with interrupts.allowed():
+                self.result = result = self.executor.execute_model(self.plan)
+            seconds = time.perf_counter() - start
+            self.next_phase = Phase.UPDATE
+        self._tell("on_executed", result, seconds)
+        return result
+
+    def update(self) -> EngineCoreOutputs:
+        """Take the sampled tokens into the scheduler. Entries whose request was aborted meanwhile are skipped."""
+        with self._phase(Phase.UPDATE), interrupts.deferred():
+            assert self.plan is not None and self.result is not None
+            start = time.perf_counter()
+            outputs = self.scheduler.update_from_output(self.plan, self.result)
+            seconds = time.perf_counter() - start
+            self.next_phase = Phase.SCHEDULE
+            self.step_count += 1
+        self._tell("on_updated", outputs, seconds)
+        return outputs
+
+    def step(self) -> EngineCoreOutputs:
+        """Run the phases that are left of this step: all three, unless someone has moved by hand."""
+        while True:
+            if self.gate is not None:
+                with interrupts.allowed():
+                    self.gate.at(self.next_phase)
+            phase = self.next_phase
+            outcome = getattr(self, phase)()  # a phase is named as the method that makes it
+            if phase is Phase.UPDATE:
+                return cast(EngineCoreOutputs, outcome)
+
+    # ---------------------------------------------------------------------------------------------------------- controls
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Empty the prefix index. False, and nothing changes, while any block is held, unless running requests may be
+        preempted for it."""
+        done = self.scheduler.reset_prefix_cache(reset_running_requests)
+        self._tell("on_changed", "reset_prefix_cache", {"done": done})
+        return done
+
+    def reset(self) -> list[str]:
+        """Drop every request and the step under way, as after a crash: a new scheduler over the same weights and KV
+        cache. Returns the ids that were alive."""
+        alive = list(self.scheduler.requests)
+        self.scheduler = make_scheduler(self.config)
+        self.executor.forget_requests()
+        self.plan = self.result = None
+        self.next_phase = Phase.SCHEDULE
+        self._tell("on_changed", "reset", {"dropped": alive})
+        return alive
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the books do not add up."""
+        check_invariants(self.scheduler)
+
+    def shutdown(self) -> None:
+        """Free weights and KV cache. Calling it twice is fine."""
+        self.executor.shutdown()
+
+    # ------------------------------------------------------------------------------------------------------------- within
+
+    @contextmanager
+    def _phase(self, phase: Phase) -> Iterator[None]:
+        """Guard one phase: in order, one thread, and a failure that says where the scheduler stood."""
+        if not self._moving.acquire(blocking=False):
+            raise PhaseError(f"{phase} was called while another thread is stepping this engine: pause it first.")
+        try:
+            if self.next_phase is not phase:
+                raise PhaseError(f"{phase} was called, but the next phase of step {self.step_count} is {self.next_phase}.")
+            yield
+        except NBEngineError:
+            raise
+        except Exception as error:
+            self._tell("on_failed", phase, error)
+            raise StepError(
+                f"{phase} of step {self.step_count} failed: {type(error).__name__}: {error}\n"
+                f"{self.scheduler.describe()}\n"
+                "The engine stands before this phase: call it again, abort requests, or reset()."
+            ) from error
+        finally:
+            self._moving.release()
+
+    def _tell(self, event: str, *facts: Any) -> None:
+        """Tell the observer, if there is one; one that raises is detached, so that watching can never break the engine."""
+        if self.observer is None:
+            return
+        try:
+            getattr(self.observer, event)(*facts)
+        except Exception as error:
+            self.observer = None
+            logger.exception("The observer failed and was detached")
+            warnings.warn(f"The observer failed and was detached: {type(error).__name__}: {error}", stacklevel=3)
