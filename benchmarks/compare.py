@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
 import workloads
 from peers import PEERS
 

@@ -12,13 +12,11 @@ import json
 import os
 import resource
 import statistics
-import sys
 import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 import workloads
 from peers import PEERS, Peer
 
