@@ -20,10 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
 import workloads
 from peers import PEERS
 
+HERE = Path(__file__).parent
 # A peer may live in a virtual environment of its own: NBENGINE_BENCH_PYTHON_<ENGINE>=its interpreter.
 COLUMNS = ("output_tok_s", "ttft_p50_ms", "itl_p50_ms", "itl_p99_ms", "peak_rss_mb", "load_s")
 

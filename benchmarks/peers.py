@@ -37,7 +37,7 @@ class Peer(ABC):
 
 
 class LLMEngineShaped(Peer):
-    """An engine with vLLM's offline interface: nbengine itself, and vLLM. Stepped by hand, so that each token has its time."""
+    """An engine with vLLM's offline interface: nbengine itself, and vLLM. Stepped by hand: each token has its time."""
 
     llm: Any
     count = 0  # of requests, over the repeats
