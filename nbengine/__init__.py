@@ -13,6 +13,7 @@ Names load on first use: reading a trace needs neither torch nor zmq.
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from nbengine.sampling_params import SamplingParams as SamplingParams
 
 __version__ = "0.1.0"
+
+# A library's manners: our own logger, silent until somebody asks, and never a hand on the root logger.
+if not logging.getLogger(__name__).handlers:
+    logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOME = {
     "CompletionOutput": "nbengine.outputs",

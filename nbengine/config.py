@@ -161,11 +161,15 @@ class EngineArgs(msgspec.Struct, kw_only=True):
             raise ConfigError(f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}.")
         scheduler = self._scheduler_config(max_model_len)
         scheduler.check()
-        model = ModelConfig(**_shared_fields(self, ModelConfig) | {"max_model_len": max_model_len})
+        model = self.model_config(max_model_len)
         cache = CacheConfig(**_shared_fields(self, CacheConfig))
         return EngineConfig(
             model=model, cache=cache, scheduler=scheduler, executor_cls=self.executor_cls, log_stats=self.log_stats
         )
+
+    def model_config(self, max_model_len: int = 0) -> ModelConfig:
+        """The options that concern the model. max_model_len: 0 while it is not known yet."""
+        return ModelConfig(**_shared_fields(self, ModelConfig) | {"max_model_len": max_model_len})
 
     def _scheduler_config(self, max_model_len: int) -> SchedulerConfig:
         batched = self.max_num_batched_tokens

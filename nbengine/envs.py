@@ -27,3 +27,8 @@ def static_output() -> bool:
 def kernel_dialect() -> str | None:
     """NBENGINE_KERNELS: force one dialect of the kernels (reference, cpu or gpu)."""
     return os.environ.get("NBENGINE_KERNELS") or None
+
+
+def hash_seed() -> str | None:
+    """PYTHONHASHSEED: vLLM seeds its block hashes with it, so engines that share KV events must agree on it."""
+    return os.environ.get("PYTHONHASHSEED") or None

@@ -31,11 +31,15 @@ class CachedRequestData(msgspec.Struct):
     """Running requests that the executor knows already, as columns of equal length.
 
     new_block_ids[i]: blocks added to the end of the request's table in this step, None if none (the common case).
+    next_token_ids[i]: the request's token at position num_computed_tokens[i], the first one that this step computes: for a
+        decoding request the one that it sampled last. The scheduler's word is final (someone may have edited it). Empty:
+        the executor goes by its own copy.
     """
 
     request_ids: list[str]
     new_block_ids: list[list[int] | None]
     num_computed_tokens: list[int]
+    next_token_ids: list[int] = []
 
 
 class SchedulerOutput(msgspec.Struct, kw_only=True):

@@ -57,6 +57,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, dict=False):
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] = []
+    bad_words_token_ids: list[list[int]] = []  # filled by the front from bad_words: the core knows tokens only
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True

@@ -21,12 +21,13 @@ from typing import Any, cast
 from nbengine.config import EngineConfig
 from nbengine.engine import interrupts
 from nbengine.engine.kv_setup import initialize_kv_caches
-from nbengine.errors import NBEngineError, PhaseError, StepError
+from nbengine.errors import NBEngineError, PhaseError, StalledError, StepError
 from nbengine.executor.base import Executor
 from nbengine.observe.observer import Gatekeeper, Observer, Phase
 from nbengine.plan import ModelRunnerOutput, SchedulerOutput
 from nbengine.protocol import EngineCoreOutputs, EngineCoreRequest, FinishReason
 from nbengine.scheduler import make_scheduler
+from nbengine.scheduler.decision import Decision
 from nbengine.scheduler.invariants import check_invariants
 from nbengine.scheduler.request import Request
 
@@ -47,6 +48,7 @@ class EngineCore:
         self.step_count = 0  # steps completed = number of the step under way
         self.plan: SchedulerOutput | None = None  # of the step under way
         self.result: ModelRunnerOutput | None = None
+        self._stalled = False  # the step under way, or last done, moves nothing although requests wait
         self._moving = threading.Lock()
 
     # ------------------------------------------------------------------------------------------------------- requests
@@ -56,13 +58,15 @@ class EngineCore:
 
         Raises DuplicateRequestError for a live id, InvalidRequestError for one that can never fit the KV cache.
         """
-        self.scheduler.add_request(Request.from_core_request(request, self.scheduler.block_hasher))
+        self.scheduler.add_request(Request(request, self.config.scheduler.max_model_len))
+        self._stalled = False
         self._tell("on_added", request)
 
     def abort_requests(self, request_ids: list[str], reason: FinishReason = FinishReason.ABORT) -> list[str]:
         """End requests at once and free their blocks; ids that are not alive are ignored. Returns those that were."""
         alive = self.scheduler.finish_requests(request_ids, reason)
         if alive:
+            self._stalled = False
             self._tell("on_aborted", alive, reason)
         return alive
 
@@ -71,46 +75,55 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """Whether a step would do anything: requests to run, or finished ids that the executor has not been told."""
-        return self.scheduler.has_work() or self.next_phase is not Phase.SCHEDULE
+        return self.scheduler.has_requests_or_finished_to_announce() or self.next_phase is not Phase.SCHEDULE
 
     # --------------------------------------------------------------------------------------------------- the three phases
 
     def schedule(self) -> SchedulerOutput:
         """Plan the next step. Raises PhaseError out of order, StepError if the scheduler fails."""
-        with self._phase(Phase.SCHEDULE), interrupts.deferred():
+        with interrupts.deferred(), self._phase(Phase.SCHEDULE):
             start = time.perf_counter()
             self.plan = plan = self.scheduler.schedule()
             seconds = time.perf_counter() - start
             self.next_phase = Phase.EXECUTE
-        self._tell("on_scheduled", plan, seconds)
+            moves = plan.num_scheduled_tokens or plan.preempted_req_ids
+            self._stalled = not moves and self.scheduler.has_unfinished_requests()
+            self._tell("on_scheduled", plan, seconds)
         return plan
 
     def execute(self) -> ModelRunnerOutput:
         """Run the model over the plan. After an interrupt or an error the step stands before this phase again."""
-        with self._phase(Phase.EXECUTE):
+        with interrupts.deferred(), self._phase(Phase.EXECUTE):
             assert self.plan is not None
             start = time.perf_counter()
             with interrupts.allowed():
                 self.result = result = self.executor.execute_model(self.plan)
             seconds = time.perf_counter() - start
             self.next_phase = Phase.UPDATE
-        self._tell("on_executed", result, seconds)
+            self._tell("on_executed", result, seconds)
         return result
 
     def update(self) -> EngineCoreOutputs:
-        """Take the sampled tokens into the scheduler. Entries whose request was aborted meanwhile are skipped."""
-        with self._phase(Phase.UPDATE), interrupts.deferred():
+        """Take the sampled tokens into the scheduler. Entries whose request was aborted meanwhile are skipped.
+
+        An interrupt is raised once all is done, but then the outputs are lost to the caller: who wants them calls this
+        inside `interrupts.deferred()`, as LLMEngine does.
+        """
+        with interrupts.deferred(), self._phase(Phase.UPDATE):
             assert self.plan is not None and self.result is not None
             start = time.perf_counter()
             outputs = self.scheduler.update_from_output(self.plan, self.result)
             seconds = time.perf_counter() - start
             self.next_phase = Phase.SCHEDULE
             self.step_count += 1
-        self._tell("on_updated", outputs, seconds)
+            self._tell("on_updated", outputs, seconds)
         return outputs
 
     def step(self) -> EngineCoreOutputs:
-        """Run the phases that are left of this step: all three, unless someone has moved by hand."""
+        """Run the phases that are left of this step: all three, unless someone has moved by hand.
+
+        Raises StalledError after a step that moved nothing although requests wait: no later one would either.
+        """
         while True:
             if self.gate is not None:
                 with interrupts.allowed():
@@ -118,6 +131,8 @@ class EngineCore:
             phase = self.next_phase
             outcome = getattr(self, phase)()  # a phase is named as the method that makes it
             if phase is Phase.UPDATE:
+                if self._stalled:
+                    raise StalledError(self._why_stalled())
                 return cast(EngineCoreOutputs, outcome)
 
     # ---------------------------------------------------------------------------------------------------------- controls
@@ -137,6 +152,7 @@ class EngineCore:
         self.executor.forget_requests()
         self.plan = self.result = None
         self.next_phase = Phase.SCHEDULE
+        self._stalled = False
         self._tell("on_changed", "reset", {"dropped": alive})
         return alive
 
@@ -171,6 +187,21 @@ class EngineCore:
         finally:
             self._moving.release()
 
+    def _why_stalled(self) -> str:
+        """A line for each waiting request with what holds it back: the decisions of a plan that is made and unmade."""
+        scheduler = self.scheduler
+        before, saved, decisions = scheduler.decisions, scheduler.snapshot(), list[Decision]()
+        try:
+            scheduler.decisions = decisions
+            scheduler.schedule()
+        finally:
+            scheduler.restore(saved)
+            scheduler.decisions = before
+        reasons = {decision.request_id: decision for decision in decisions}
+        lines = [_reason(request.request_id, reasons) for request in scheduler.waiting_requests()]
+        head = f"Step {self.step_count - 1} moved nothing and no later one can, but {len(lines)} requests wait:"
+        return "\n".join([head, *lines, scheduler.describe(), "Abort what blocks the others, give more room, or reset()."])
+
     def _tell(self, event: str, *facts: Any) -> None:
         """Tell the observer, if there is one; one that raises is detached, so that watching can never break the engine."""
         if self.observer is None:
@@ -181,3 +212,13 @@ class EngineCore:
             self.observer = None
             logger.exception("The observer failed and was detached")
             warnings.warn(f"The observer failed and was detached: {type(error).__name__}: {error}", stacklevel=3)
+
+
+def _reason(request_id: str, reasons: dict[str, Decision]) -> str:
+    """Why one waiting request waits, with the numbers."""
+    if (decision := reasons.get(request_id)) is None:
+        return f"{request_id}: the scheduler gave no reason"
+    facts = [f"{name} {value}" for name, value in decision.numbers.items()]
+    if decision.cause is not None:
+        facts.append(f"because of {decision.cause}")
+    return f"{request_id}: {decision.verdict}" + (f" ({', '.join(facts)})" if facts else "")

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
-from nbengine.config import EngineConfig
+from nbengine.config import EngineConfig, ModelConfig
+from nbengine.models.facts import ModelFacts
 from nbengine.plan import BatchTensors, ModelRunnerOutput, SchedulerOutput
+
+__all__ = ["Executor", "ModelFacts"]
 
 
 class Executor(ABC):
     """Runs the model. One executor serves one EngineCore, in the thread that steps it."""
+
+    @classmethod
+    def model_facts(cls, model: ModelConfig) -> ModelFacts:
+        """Asked first of all. An executor without weights (scripted, simulated) says its own. Raises ModelError."""
+        from nbengine.models import loader
+
+        return loader.model_facts(model)
+
+    @classmethod
+    def load_tokenizer(cls, model: ModelConfig) -> Any:
+        """The tokenizer for the front. Raises ModelError."""
+        from nbengine.models import loader
+
+        return loader.load_tokenizer(model)
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config

@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Protocol
 
+from nbengine.config import EngineConfig
+from nbengine.executor.base import Executor
 from nbengine.plan import ModelRunnerOutput, SchedulerOutput
 from nbengine.protocol import EngineCoreOutputs, EngineCoreRequest
 
@@ -39,6 +41,20 @@ class Observer(Protocol):
     def on_updated(self, outputs: EngineCoreOutputs, seconds: float) -> None: ...
 
     def on_failed(self, phase: Phase, error: BaseException) -> None: ...
+
+
+class Watched(Protocol):
+    """What an observer may read of an EngineCore. scheduler: the stock one, or a person's own."""
+
+    config: EngineConfig
+    executor: Executor
+    scheduler: Any
+    observer: Observer | None
+    gate: Gatekeeper | None
+    next_phase: Phase
+    step_count: int
+    plan: SchedulerOutput | None
+    result: ModelRunnerOutput | None
 
 
 class Gatekeeper(Protocol):

@@ -18,10 +18,12 @@ from typing import Any
 import msgspec
 
 from nbengine.kv_cache.ops import BlockOp
+from nbengine.observe.tables import html_table, text_table
 from nbengine.plan import BatchTensors
 from nbengine.scheduler.decision import Decision
 
 SCHEMA_VERSION = 1
+FINISHED_KEPT = 1000  # a view forgets the oldest finished requests beyond this many
 
 
 class Record(msgspec.Struct, kw_only=True, tag_field="t", omit_defaults=True):
@@ -66,10 +68,12 @@ class Added(Record, tag="added", kw_only=True):
     priority: int = 0
     prompt: str | None = None
     params: dict[str, Any] = {}  # sampling parameters that differ from the defaults
-    waiting: list[str] = []  # the queue after the add, next first
+    waiting: list[str] = []  # the queue after the add, next first; empty: the request went to its end
 
 
 class Aborted(Record, tag="aborted", kw_only=True):
+    """A request ended from outside. It leaves its queue; running and waiting are told only if more than that changed."""
+
     step: int
     at: float
     request_id: str
@@ -82,7 +86,16 @@ class Aborted(Record, tag="aborted", kw_only=True):
 class Changed(Record, tag="changed", kw_only=True):
     """A hand on the controls: an option changed, a request preempted by hand, the prefix cache dropped, a token edited.
 
-    what: "option" | "priority" | "preempt" | "reset_prefix_cache" | "edit_token" | "pause" | "error"
+    what, and the keys of values:
+    "option"              the options' new values, by name
+    "priority"            priority
+    "preempt"             preempted: [request ids]
+    "reset_prefix_cache"  done; preempted: [request ids], if running ones were preempted for it
+    "edit_token"          token_id, before: the request's sampled token of the step under way was replaced
+    "pause"               reason
+    "rewind"              from_step, to_step; a Keyframe follows: later steps are undone
+    "reset"               dropped: [request ids]; a Keyframe follows
+    "error"               error
     """
 
     step: int
@@ -117,6 +130,7 @@ class Scheduled(Record, tag="scheduled", kw_only=True):
     running: list[str] | None = None
     waiting: list[str] | None = None
     num_common_prefix_blocks: int = 0
+    free_blocks: int | None = None  # afterwards; for tables: a fold knows it anyway
 
 
 class Executed(Record, tag="executed", kw_only=True):
@@ -221,7 +235,7 @@ decoder: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
 
 
 class StepRecord(msgspec.Struct, kw_only=True):
-    """One step: the inputs that came before it and its phases as far as they have run."""
+    """One step: the inputs that came before it (or between its phases) and its phases as far as they have run."""
 
     step: int
     inputs: list[Input] = []
@@ -229,3 +243,57 @@ class StepRecord(msgspec.Struct, kw_only=True):
     executed: Executed | None = None
     updated: Updated | None = None
     failed: Failed | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """The step in numbers: requests and tokens by kind, what began and ended, milliseconds by phase, blocks left."""
+        plan, run, done = self.scheduled, self.executed, self.updated
+        verdicts = {d.request_id: str(d.verdict) for d in plan.decisions} if plan else {}
+        batch = list(zip(plan.request_ids, plan.tokens)) if plan else []
+        decodes = [tokens for request_id, tokens in batch if verdicts.get(request_id, "decode") == "decode"]
+        prefills = [tokens for request_id, tokens in batch if verdicts.get(request_id, "decode") != "decode"]
+        return {
+            "step": self.step,
+            "prefill_requests": len(prefills),
+            "prefill_tokens": sum(prefills),
+            "decode_requests": len(decodes),
+            "decode_tokens": sum(decodes),
+            "new": list(verdicts.values()).count("admitted"),
+            "resumed": list(verdicts.values()).count("resumed"),
+            "preempted": len(plan.preempted) if plan else 0,
+            "finished": len(done.finished) if done else 0,
+            "output_tokens": sum(map(len, done.tokens)) if done else 0,
+            "schedule_ms": plan.schedule_s * 1e3 if plan else None,
+            "prepare_ms": run.prepare_s * 1e3 if run else None,
+            "forward_ms": run.forward_s * 1e3 if run else None,
+            "sample_ms": run.sample_s * 1e3 if run else None,
+            "execute_ms": run.execute_s * 1e3 if run else None,
+            "update_ms": done.update_s * 1e3 if done else None,
+            "free_blocks": plan.free_blocks if plan else None,
+        }
+
+    def _lines(self) -> list[list[object]]:
+        facts = self.facts()
+        lines: list[list[object]] = [
+            ["input", f"{type(i).__name__.lower()} {i.request_id or ''}".strip()] for i in self.inputs
+        ]
+        if self.scheduled:
+            given = [f"{who} {n}" for who, n in zip(self.scheduled.request_ids, self.scheduled.tokens)]
+            lines.append(["schedule", f"{facts['schedule_ms']:.3f} ms: " + (", ".join(given) or "nothing to run")])
+            lines += [["preempted", ", ".join(self.scheduled.preempted)]] if self.scheduled.preempted else []
+        if self.executed:
+            sampled = sum(map(len, self.executed.sampled))
+            lines.append(["execute", f"{facts['execute_ms']:.3f} ms: {sampled} sampled"])
+        if self.updated:
+            ended = [f"{end.request_id} ({end.reason})" for end in self.updated.finished]
+            lines.append(
+                ["update", f"{facts['update_ms']:.3f} ms: " + ("finished " + ", ".join(ended) if ended else "none finished")]
+            )
+        if self.failed:
+            lines.append(["failed", f"{self.failed.phase}: {self.failed.error}"])
+        return lines
+
+    def __str__(self) -> str:
+        return f"step {self.step}\n" + text_table(("", ""), self._lines(), "  ")
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/plain": str(self), "text/html": html_table(f"step {self.step}", ("phase", "what"), self._lines())}

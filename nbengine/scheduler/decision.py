@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -46,3 +50,48 @@ class Decision(msgspec.Struct, array_like=True):
     cause: str | None = None
     line: int = 0
     file: str = ""
+
+
+class DecisionLog:
+    """The decisions of one step, written to an observer's list. Made only when there is an observer."""
+
+    def __init__(self, entries: list[Decision]) -> None:
+        self.entries = entries
+        self._start = len(entries)  # what stands before is of earlier steps
+
+    def note(
+        self,
+        request_id: str,
+        verdict: Verdict,
+        cause: str | None = None,
+        rule: Callable[..., Any] | None = None,
+        numbers: dict[str, int] | None = None,
+    ) -> None:
+        """Append one decision. Its source line is the caller's, or that of `rule`, the method that chose."""
+        code, line = sys._getframe(1).f_code, sys._getframe(1).f_lineno
+        if rule is not None:
+            code = getattr(rule, "__func__", rule).__code__
+            line = code.co_firstlineno
+        file = "" if code.co_filename.startswith(_STOCK) else code.co_filename
+        self.entries.append(Decision(request_id, verdict, numbers or {}, cause, line, file))
+
+    def note_rest(
+        self,
+        request_ids: Iterable[str],
+        verdict: Verdict,
+        cause: str | None = None,
+        numbers: dict[str, int] | None = None,
+    ) -> None:
+        """The same decision for each of these that has none yet in this step."""
+        decided = {entry.request_id for entry in self.entries[self._start :]}
+        line = sys._getframe(1).f_lineno
+        for request_id in request_ids:
+            if request_id not in decided:
+                self.entries.append(Decision(request_id, verdict, numbers or {}, cause, line))
+
+    def withdraw(self, request_id: str) -> None:
+        """Forget what was noted of a request in this step: something else became of it."""
+        self.entries[self._start :] = [e for e in self.entries[self._start :] if e.request_id != request_id]
+
+
+_STOCK = str(Path(__file__).parent)

@@ -1,0 +1,340 @@
+"""Attention over a paged KV cache: one kernel for prefill and decode.
+
+A piece of work is (request, KV head, up to 48 rows), a row being one query token's head; all the query heads that share
+the KV head are rows of one piece, so each key and value is read once for the group. Keys pass in tiles of 64 with an
+online softmax (Milakov and Gimelshein 2018; Dao et al. 2022). Many rows: the tile is widened, its keys transposed, and
+both products run in register tiles. Few rows (decode): dot products straight from the cache. Threads draw pieces from
+an atomic counter, so a ragged batch or a busy neighbour leaves no thread waiting for long.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from nbengine_kernels.cpu import ir
+from nbengine_kernels.cpu.mathematics import LOOSE, exp, tanh
+from nbengine_kernels.cpu.runtime import FLOAT32, rows_of, tag_of, threads
+from nbengine_kernels.reference.attention import paged_attention as reference_paged_attention
+
+TILE_KEYS = 64
+TILE_ROWS = 48
+FEW_ROWS = 8
+_F32 = FLOAT32
+_ZERO, _ONE, _NEVER = np.float32(0.0), np.float32(1.0), np.float32(-1e30)
+_SERIAL_WORK = 200_000  # multiply-adds below which waking threads costs more than it brings
+
+
+@njit(cache=True, fastmath=LOOSE)
+def _few_scores(q: Any, rows: Any, dim: Any, keys: Any, count: Any, tag: Any, s: Any) -> None:
+    """s[r, j] = q[r] . keys[j] for `count` keys that lie one after another; up to 4 rows."""
+    step = 4 if rows <= 2 else 2
+    j = 0
+    while j + step <= count:
+        key, to = keys + j * dim * ir.size(tag), s + j * 4
+        if rows == 1:
+            ir.dot_tile_1x4(q, dim, key, dim, tag, to, TILE_KEYS, dim)
+        elif rows == 2:
+            ir.dot_tile_2x4(q, dim, key, dim, tag, to, TILE_KEYS, dim)
+        else:
+            ir.dot_tile_4x2(q, dim, key, dim, tag, to, TILE_KEYS, dim)
+        j += step
+    while j < count:
+        key, to = keys + j * dim * ir.size(tag), s + j * 4
+        if rows == 1:
+            ir.dot_tile_1x1(q, dim, key, dim, tag, to, TILE_KEYS, dim)
+        elif rows == 2:
+            ir.dot_tile_2x1(q, dim, key, dim, tag, to, TILE_KEYS, dim)
+        else:
+            ir.dot_tile_4x1(q, dim, key, dim, tag, to, TILE_KEYS, dim)
+        j += 1
+
+
+@njit(cache=True, fastmath=LOOSE)
+def _add_product(a: Any, rows: Any, values: Any, count: Any, tag: Any, o: Any, dim: Any) -> None:
+    """o[r, :] += a[r, 0:count] @ values[0:count, :]; a's rows are TILE_KEYS apart, up to a multiple of 4 are touched."""
+    r = 0
+    while r < rows:
+        left, a_row, o_row = rows - r, a + r * TILE_KEYS * 4, o + r * dim * 4
+        for d in range(0, dim, 16):
+            value, to = values + d * ir.size(tag), o_row + d * 4
+            if left == 1:
+                ir.product_tile_1(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+            elif left == 2:
+                ir.product_tile_2(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+            else:
+                ir.product_tile_4(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+        r += 4
+
+
+@njit(cache=True, fastmath=LOOSE)
+def _many_scores(q: Any, rows: Any, dim: Any, turned: Any, count: Any, s: Any) -> None:
+    """s = q @ turned, for keys that are widened and transposed: (dim, TILE_KEYS). A multiple of 6 rows is touched."""
+    for i in range((rows + 5) // 6 * 6 * TILE_KEYS):
+        ir.store(s, i, _ZERO, _F32)
+    for j in range(0, count, 16):
+        for r in range(0, rows, 6):
+            to = s + (r * TILE_KEYS + j) * 4
+            ir.product_tile_6(q + r * dim * 4, dim, turned + j * 4, TILE_KEYS, _F32, to, TILE_KEYS, dim)
+
+
+@njit(cache=True, fastmath=LOOSE)
+def _add_many_products(a: Any, rows: Any, values: Any, count: Any, o: Any, dim: Any) -> None:
+    """o += a @ values, for widened values. A multiple of 6 rows is touched."""
+    for d in range(0, dim, 16):
+        for r in range(0, rows, 6):
+            to = o + (r * dim + d) * 4
+            ir.product_tile_6(a + r * TILE_KEYS * 4, TILE_KEYS, values + d * 4, dim, _F32, to, dim, count)
+
+
+@njit(cache=True, fastmath=LOOSE)
+def _softmax_row(s: Any, first: Any, last: Any, width: Any, cap: Any, highest: Any) -> Any:
+    """Turn scores s[first:last] into weights e**(s - max), the rest of s[0:width] into zeros; (new max, sum)."""
+    if cap > _ZERO:
+        for j in range(first, last):
+            ir.store(s, j, cap * tanh(ir.load(s, j, _F32) / cap), _F32)
+    top = highest
+    for j in range(first, last):
+        x = ir.load(s, j, _F32)
+        top = x if x > top else top
+    total = _ZERO
+    for j in range(first, last):
+        weight = exp(ir.load(s, j, _F32) - top)
+        ir.store(s, j, weight, _F32)
+        total += weight
+    for j in range(0, first):
+        ir.store(s, j, _ZERO, _F32)
+    for j in range(last, width):
+        ir.store(s, j, _ZERO, _F32)
+    return top, total
+
+
+@njit(cache=True, fastmath=LOOSE)
+def _gather_tile(cache: Any, stride: Any, head: Any, table: Any, first: Any, count: Any, bs: Any, dim: Any, tag: Any, to: Any) -> None:
+    """Widen keys or values first .. first + count into a dense (TILE_KEYS, dim) float32 tile; zeros after them."""
+    done = 0
+    while done < count:
+        offset = (first + done) % bs
+        block = ir.load_i32(table, (first + done) // bs)
+        n = min(bs - offset, count - done)
+        source = cache + (block * stride + (head * bs + offset) * dim) * ir.size(tag)
+        target = to + done * dim * 4
+        for i in range(n * dim):
+            ir.store(target, i, ir.load(source, i, tag), _F32)
+        done += n
+    for i in range(count * dim, TILE_KEYS * dim):
+        ir.store(to, i, _ZERO, _F32)
+
+
+@njit(cache=True, fastmath=LOOSE)
+def _attend(
+    q: Any, rows: Any, group: Any, first_position: Any, head: Any, dim: Any,
+    key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any, table: Any, bs: Any,
+    window: Any, cap: Any, tag: Any, scratch: Any, o: Any, tops: Any, sums: Any,
+) -> None:  # fmt: skip
+    """Fill o (rows, dim) with weighted sums of values, `sums` with the weights' totals. q: (rows, dim), scaled."""
+    s = scratch
+    tile, turned = s + TILE_KEYS * _ROOM * 4, s + TILE_KEYS * (_ROOM + dim) * 4
+    end = first_position + (rows - 1) // group + 1
+    start = max(0, first_position - window + 1) if window > 0 else 0
+    few = rows <= FEW_ROWS
+    for r in range(rows):
+        ir.store(tops, r, _NEVER, _F32)
+        ir.store(sums, r, _ZERO, _F32)
+    begin = start - start % bs
+    while begin < end:
+        count = min(np.int64(TILE_KEYS), end - begin)
+        # 1. scores
+        if few:
+            done = 0
+            while done < count:
+                offset = (begin + done) % bs
+                n = min(bs - offset, count - done)
+                block = ir.load_i32(table, (begin + done) // bs)
+                place = (head * bs + offset) * dim
+                ir.prefetch(value_cache + (block * value_stride + place) * ir.size(tag), n * dim * ir.size(tag))
+                keys = key_cache + (block * key_stride + place) * ir.size(tag)
+                for r in range(0, rows, 4):
+                    to = s + (r * TILE_KEYS + done) * 4
+                    _few_scores(q + r * dim * 4, min(rows - r, 4), dim, keys, n, tag, to)
+                done += n
+        else:
+            _gather_tile(key_cache, key_stride, head, table, begin, count, bs, dim, tag, tile)
+            for j in range(0, TILE_KEYS, 8):
+                for d in range(0, dim, 8):
+                    ir.transpose_8x8(tile + (j * dim + d) * 4, dim, _F32, turned + (d * TILE_KEYS + j) * 4, TILE_KEYS)
+            _many_scores(q, rows, dim, turned, count, s)
+        # 2. weights, and what was summed so far brought down to the new maximum
+        for r in range(rows):
+            position = first_position + r // group
+            last = min(count, position + 1 - begin)
+            first = max(0, position - window + 1 - begin) if window > 0 else 0
+            row = s + r * TILE_KEYS * 4
+            before = ir.load(tops, r, _F32)
+            if last <= first:
+                first, last = 0, 0
+            top, total = _softmax_row(row, first, last, count, cap, before)
+            if top > before:
+                shrink = exp(before - top)
+                ir.store(tops, r, top, _F32)
+                total += ir.load(sums, r, _F32) * shrink
+                for d in range(dim):
+                    ir.store(o, r * dim + d, ir.load(o, r * dim + d, _F32) * shrink, _F32)
+            else:
+                total += ir.load(sums, r, _F32)
+            ir.store(sums, r, total, _F32)
+        # 3. values
+        if few:
+            done = 0
+            while done < count:
+                offset = (begin + done) % bs
+                n = min(bs - offset, count - done)
+                block = ir.load_i32(table, (begin + done) // bs)
+                place = (head * bs + offset) * dim
+                if begin + count + done < end:
+                    following = ir.load_i32(table, (begin + count + done) // bs)
+                    ir.prefetch(key_cache + (following * key_stride + place) * ir.size(tag), n * dim * ir.size(tag))
+                values = value_cache + (block * value_stride + place) * ir.size(tag)
+                _add_product(s + done * 4, rows, values, n, tag, o, dim)
+                done += n
+        else:
+            _gather_tile(value_cache, value_stride, head, table, begin, count, bs, dim, tag, tile)
+            _add_many_products(s, rows, tile, count, o, dim)
+        begin += count
+
+
+@njit(cache=True, fastmath=LOOSE)
+def _worker(
+    query: Any, query_stride: Any, key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any,
+    tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, before: Any, counter: Any,
+    heads: Any, kv_heads: Any, bs: Any, dim: Any, scale: Any, window: Any, cap: Any, tokens: Any, tag: Any,
+) -> None:  # fmt: skip
+    """Draw pieces until none is left."""
+    group = heads // kv_heads
+    requests = before.shape[0] - 1
+    tiles = before[requests]
+    room = max(np.int64(TILE_ROWS), group) + 6
+    memory = np.zeros(room * (2 * dim + 2 + TILE_KEYS) + TILE_KEYS * 2 * dim + 64, dtype=np.float32)
+    q = (memory.ctypes.data + 63) // 64 * 64
+    o = q + room * dim * 4
+    tops = o + room * dim * 4
+    sums = tops + room * 4
+    scratch = (sums + room * 4 + 63) // 64 * 64
+    while True:
+        piece = ir.take_ticket(counter)
+        if piece >= tiles * kv_heads:
+            return
+        head, tile = piece // tiles, piece % tiles
+        r = np.searchsorted(before, tile, side="right") - 1
+        begin, end = ir.load_i32(starts, r), ir.load_i32(starts, r + 1)
+        first = begin + (tile - before[r]) * tokens
+        n = min(tokens, end - first)
+        rows = n * group
+        for t in range(n):
+            source = query + ((first + t) * query_stride + head * group * dim) * ir.size(tag)
+            for i in range(group * dim):
+                ir.store(q, t * group * dim + i, ir.load(source, i, tag) * scale, _F32)
+        for i in range(rows * dim, (rows + 5) // 6 * 6 * dim):
+            ir.store(q, i, _ZERO, _F32)
+        for i in range((rows + 5) // 6 * 6 * dim):
+            ir.store(o, i, _ZERO, _F32)
+        position = ir.load_i32(lengths, r) - (end - first)
+        _attend(
+            q, rows, group, position, head, dim, key_cache, key_stride, value_cache, value_stride,
+            tables + r * table_stride * 4, bs, window, cap, tag, scratch, o, tops, sums,
+        )  # fmt: skip
+        for t in range(n):
+            target = out + ((first + t) * out_stride + head * group * dim) * ir.size(tag)
+            for g in range(group):
+                row = t * group + g
+                share = _ONE / ir.load(sums, row, _F32)
+                for d in range(dim):
+                    ir.store(target, g * dim + d, ir.load(o, row * dim + d, _F32) * share, tag)
+
+
+@njit(cache=True)
+def _count_tiles(starts: Any, requests: Any, tokens: Any) -> Any:
+    """Query tiles before each request, and in all."""
+    before = np.empty(requests + 1, dtype=np.int64)
+    before[0] = 0
+    for r in range(requests):
+        n = ir.load_i32(starts, r + 1) - ir.load_i32(starts, r)
+        before[r + 1] = before[r] + (n + tokens - 1) // tokens
+    return before
+
+
+@njit(cache=True, fastmath=LOOSE)
+def _serial(
+    query: Any, query_stride: Any, key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any,
+    tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, requests: Any,
+    heads: Any, kv_heads: Any, bs: Any, dim: Any, scale: Any, window: Any, cap: Any, tokens: Any, tag: Any,
+) -> None:  # fmt: skip
+    before = _count_tiles(starts, requests, tokens)
+    counter = np.zeros(1, dtype=np.int64)
+    _worker(
+        query, query_stride, key_cache, key_stride, value_cache, value_stride, tables, table_stride, starts, lengths,
+        out, out_stride, before, counter.ctypes.data, heads, kv_heads, bs, dim, np.float32(scale), window,
+        np.float32(cap), tokens, tag,
+    )  # fmt: skip
+
+
+@njit(cache=True, parallel=True, fastmath=LOOSE)
+def _parallel(
+    query: Any, query_stride: Any, key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any,
+    tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, requests: Any,
+    heads: Any, kv_heads: Any, bs: Any, dim: Any, scale: Any, window: Any, cap: Any, tokens: Any, tag: Any, workers: Any,
+) -> None:  # fmt: skip
+    before = _count_tiles(starts, requests, tokens)
+    counter = np.zeros(1, dtype=np.int64)
+    address = counter.ctypes.data
+    for _ in prange(workers):
+        _worker(
+            query, query_stride, key_cache, key_stride, value_cache, value_stride, tables, table_stride, starts, lengths,
+            out, out_stride, before, address, heads, kv_heads, bs, dim, np.float32(scale), window,
+            np.float32(cap), tokens, tag,
+        )  # fmt: skip
+
+
+def paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    *,
+    scale: float,
+    sliding_window: int = 0,
+    soft_cap: float = 0.0,
+    out: Tensor | None = None,
+) -> Tensor:
+    """As `reference.paged_attention`; float32 and bfloat16, head dims that are multiples of 16. Others go there."""
+    tag = tag_of(query)
+    total, heads, dim = query.shape
+    _, kv_heads, block_size, _ = key_cache.shape
+    fits = key_cache.dtype == value_cache.dtype == query.dtype and rows_of(query) and rows_of(key_cache) and rows_of(value_cache)
+    if tag is None or dim % 16 or not fits or block_tables.dtype != torch.int32 or (out is not None and not rows_of(out)):
+        return reference_paged_attention(
+            query, key_cache, value_cache, block_tables, query_start_loc, seq_lens,
+            scale=scale, sliding_window=sliding_window, soft_cap=soft_cap, out=out,
+        )  # fmt: skip
+    if out is None:
+        out = torch.empty((total, heads, dim), dtype=query.dtype)
+    requests = seq_lens.shape[0]
+    if total == 0 or requests == 0:
+        return out
+    tokens = max(1, TILE_ROWS // (heads // kv_heads))
+    arguments = (
+        query.data_ptr(), query.stride(0), key_cache.data_ptr(), key_cache.stride(0),
+        value_cache.data_ptr(), value_cache.stride(0), block_tables.data_ptr(), block_tables.stride(0),
+        query_start_loc.data_ptr(), seq_lens.data_ptr(), out.data_ptr(), out.stride(0), requests,
+        heads, kv_heads, block_size, dim, float(scale), int(sliding_window), float(soft_cap), tokens, tag,
+    )  # fmt: skip
+    workers = threads()
+    if workers == 1 or total * heads * dim < 2048:
+        _serial(*arguments)
+    else:
+        _parallel(*arguments, workers)
+    return out

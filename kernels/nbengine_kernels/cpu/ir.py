@@ -1,0 +1,337 @@
+"""The few operations that numba lacks: typed memory access by address, bfloat16, register tiles, an atomic counter.
+
+Addresses are int64. A `tag` is a scalar whose numba type says how memory is read: float32 as it is; uint16 holds the
+bits of a bfloat16. So one kernel source serves both dtypes, and numba compiles it once for each, whatever the shapes.
+
+The tiles hold their accumulators in registers. A product's sum over k runs in order, in one accumulator for each
+element, so a row's result does not depend on how many other rows are computed with it.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core.cgutils import get_or_insert_function
+from numba.extending import intrinsic
+
+I8, I16, I32, I64, F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+FAST = ("contract", "nsz", "reassoc")
+LANES = 16
+"""Columns of a tile. LLVM splits a vector of 16 floats into the registers that the machine has."""
+
+
+def _is_bf16(tag: Any) -> bool:
+    return bool(tag == types.uint16)
+
+
+def _at(b: Any, base: Any, index: Any, element: Any) -> Any:
+    return b.gep(b.inttoptr(base, element.as_pointer()), [index])
+
+
+def _widen(b: Any, raw: Any, lanes: int) -> Any:
+    """Vector (or, for lanes = 0, scalar) of bfloat16 bits -> float32."""
+    if lanes == 0:
+        return b.bitcast(b.shl(b.zext(raw, I32), I32(16)), F32)
+    wide = ir.VectorType(I32, lanes)
+    return b.bitcast(b.shl(b.zext(raw, wide), wide([16] * lanes)), ir.VectorType(F32, lanes))
+
+
+def _load_vector(b: Any, address: Any, tag: Any, lanes: int) -> Any:
+    """`address` points at the first element; no alignment is assumed."""
+    if _is_bf16(tag):
+        vector = ir.VectorType(I16, lanes)
+        return _widen(b, b.load(b.bitcast(address, vector.as_pointer()), align=2), lanes)
+    vector = ir.VectorType(F32, lanes)
+    return b.load(b.bitcast(address, vector.as_pointer()), align=4)
+
+
+def _store_vector(b: Any, value: Any, address: Any) -> None:
+    b.store(value, b.bitcast(address, value.type.as_pointer()), align=4)
+
+
+def _splat(b: Any, scalar: Any, lanes: int) -> Any:
+    vector = ir.VectorType(scalar.type, lanes)
+    one = b.insert_element(ir.Constant(vector, ir.Undefined), scalar, I32(0))
+    return b.shuffle_vector(one, ir.Constant(vector, ir.Undefined), ir.VectorType(I32, lanes)([0] * lanes))
+
+
+def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
+    return b.fadd(z, b.fmul(x, y, flags=("contract",)), flags=("contract",))
+
+
+def _loop(b: Any, count: Any, start: list[Any], body: Any) -> list[Any]:
+    """`for i in range(count): state = body(i, state)`, the state in registers. Returns the last state."""
+    before = b.block
+    head, inside, after = (b.append_basic_block(name) for name in ("head", "inside", "after"))
+    b.branch(head)
+    b.position_at_end(head)
+    index = b.phi(I64)
+    state = [b.phi(value.type) for value in start]
+    b.cbranch(b.icmp_signed("<", index, count), inside, after)
+    b.position_at_end(inside)
+    new = body(index, state)
+    following = b.add(index, I64(1))
+    for phi, first, last in zip([index, *state], [I64(0), *start], [following, *new]):
+        phi.add_incoming(first, before)
+        phi.add_incoming(last, b.block)
+    b.branch(head)
+    b.position_at_end(after)
+    return state
+
+
+# ---------------------------------------------------------------------------------------------------- scalars
+
+
+@intrinsic
+def load(typingctx: Any, base: Any, index: Any, tag: Any) -> Any:
+    """Element `index` of the array at `base`, as float32."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        if _is_bf16(tag):
+            return _widen(b, b.load(_at(b, args[0], args[1], I16)), 0)
+        return b.load(_at(b, args[0], args[1], F32))
+
+    return types.float32(types.int64, types.int64, tag), codegen
+
+
+@intrinsic
+def store(typingctx: Any, base: Any, index: Any, value: Any, tag: Any) -> Any:
+    """Put a float32 into element `index`, rounded to the nearest even bfloat16 where the tag says so."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        if _is_bf16(tag):
+            bits = b.bitcast(args[2], I32)
+            odd = b.and_(b.lshr(bits, I32(16)), I32(1))
+            rounded = b.lshr(b.add(bits, b.add(odd, I32(0x7FFF))), I32(16))
+            is_nan = b.icmp_unsigned(">", b.and_(bits, I32(0x7FFFFFFF)), I32(0x7F800000))
+            b.store(b.trunc(b.select(is_nan, I32(0x7FC0), rounded), I16), _at(b, args[0], args[1], I16))
+        else:
+            b.store(args[2], _at(b, args[0], args[1], F32))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float32, tag), codegen
+
+
+@intrinsic
+def load_i32(typingctx: Any, base: Any, index: Any) -> Any:
+    """Element `index` of an int32 array, as int64."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return b.sext(b.load(_at(b, args[0], args[1], I32)), I64)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def load_i64(typingctx: Any, base: Any, index: Any) -> Any:
+    """Element `index` of an int64 array."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return b.load(_at(b, args[0], args[1], I64))
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def copy(typingctx: Any, target: Any, source: Any, nbytes: Any) -> Any:
+    """memcpy between two addresses."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        pointer = I8.as_pointer()
+        memcpy = b.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, I64])
+        to, from_ = b.inttoptr(args[0], pointer), b.inttoptr(args[1], pointer)
+        b.call(memcpy, [to, from_, args[2], ir.IntType(1)(0)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def prefetch(typingctx: Any, address: Any, nbytes: Any) -> Any:
+    """Ask for the cache lines of `nbytes` bytes from `address` on; touches nothing."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        pointer = I8.as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
+        fetch = get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
+        start = b.inttoptr(args[0], pointer)
+
+        def line(i: Any, state: list[Any]) -> list[Any]:
+            b.call(fetch, [b.gep(start, [b.shl(i, I64(6))]), I32(0), I32(3), I32(1)])
+            return []
+
+        _loop(b, b.lshr(b.add(args[1], I64(63)), I64(6)), [], line)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def take_ticket(typingctx: Any, counter: Any) -> Any:
+    """Add one to the int64 at `counter`, atomically; the value before. How threads share out a list of work."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return b.atomic_rmw("add", b.inttoptr(args[0], I64.as_pointer()), I64(1), "monotonic")
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def float_of_bits(typingctx: Any, bits: Any) -> Any:
+    """The float32 that has these 32 bits."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return b.bitcast(args[0], F32)
+
+    return types.float32(types.int32), codegen
+
+
+# ---------------------------------------------------------------------------------------------------- tiles
+
+
+def _make_product_tile(rows: int) -> Any:
+    """C[0:rows, 0:16] += A[0:rows, 0:k] @ B[0:k, 0:16], A and C float32, B by its tag; strides in elements."""
+
+    @intrinsic
+    def product_tile(typingctx: Any, a: Any, lda: Any, b_: Any, ldb: Any, tag: Any, c: Any, ldc: Any, k: Any) -> Any:
+        element = I16 if _is_bf16(tag) else F32
+
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            a, lda, right, ldb, _, c, ldc, k = args
+            a_rows = [_at(b, a, b.mul(lda, I64(r)), F32) for r in range(rows)]
+            c_rows = [_at(b, c, b.mul(ldc, I64(r)), F32) for r in range(rows)]
+
+            def step(i: Any, state: list[Any]) -> list[Any]:
+                vector = _load_vector(b, _at(b, right, b.mul(i, ldb), element), tag, LANES)
+                scalars = [_splat(b, b.load(b.gep(row, [i])), LANES) for row in a_rows]
+                return [_fma(b, x, vector, s) for x, s in zip(scalars, state)]
+
+            start = [_load_vector(b, row, types.float32, LANES) for row in c_rows]
+            for total, row in zip(_loop(b, k, start, step), c_rows):
+                _store_vector(b, total, row)
+            return context.get_dummy_value()
+
+        i64 = types.int64
+        return types.void(i64, i64, i64, i64, tag, i64, i64, i64), codegen
+
+    return product_tile
+
+
+product_tile_1, product_tile_2 = _make_product_tile(1), _make_product_tile(2)
+product_tile_4, product_tile_6 = _make_product_tile(4), _make_product_tile(6)
+
+
+def _make_dot_tile(rows: int, keys: int) -> Any:
+    """S[r, j] = A[r, :] . B[j, :] for `rows` rows and `keys` keys; n, a multiple of 8, is their length."""
+    lanes = 8
+
+    @intrinsic
+    def dot_tile(typingctx: Any, a: Any, lda: Any, b_: Any, ldb: Any, tag: Any, s: Any, lds: Any, n: Any) -> Any:
+        element = I16 if _is_bf16(tag) else F32
+
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            a, lda, right, ldb, _, s, lds, n = args
+            a_rows = [_at(b, a, b.mul(lda, I64(r)), F32) for r in range(rows)]
+            b_rows = [_at(b, right, b.mul(ldb, I64(j)), element) for j in range(keys)]
+            vector = ir.VectorType(F32, lanes)
+            reduce = get_or_insert_function(b.module, ir.FunctionType(F32, [F32, vector]), "llvm.vector.reduce.fadd.v8f32")
+
+            def step(i: Any, state: list[Any]) -> list[Any]:
+                offset = b.mul(i, I64(lanes))
+                left = [_load_vector(b, b.gep(row, [offset]), types.float32, lanes) for row in a_rows]
+                other = [_load_vector(b, b.gep(row, [offset]), tag, lanes) for row in b_rows]
+                return [_fma(b, left[r], other[j], state[r * keys + j]) for r in range(rows) for j in range(keys)]
+
+            zero = vector([0.0] * lanes)
+            totals = _loop(b, b.sdiv(n, I64(lanes)), [zero] * (rows * keys), step)
+            for r in range(rows):
+                for j in range(keys):
+                    total = b.call(reduce, [F32(0.0), totals[r * keys + j]], fastmath=FAST)
+                    b.store(total, _at(b, s, b.add(b.mul(lds, I64(r)), I64(j)), F32))
+            return context.get_dummy_value()
+
+        i64 = types.int64
+        return types.void(i64, i64, i64, i64, tag, i64, i64, i64), codegen
+
+    return dot_tile
+
+
+dot_tile_1x4, dot_tile_2x4, dot_tile_4x2 = (_make_dot_tile(r, k) for r, k in ((1, 4), (2, 4), (4, 2)))
+dot_tile_1x1, dot_tile_2x1, dot_tile_4x1 = (_make_dot_tile(r, 1) for r in (1, 2, 4))
+
+
+@intrinsic
+def transpose_8x8(typingctx: Any, source: Any, lds: Any, tag: Any, target: Any, ldt: Any) -> Any:
+    """T[j, i] = S[i, j] for an 8 x 8 square; S by its tag, T float32; strides in elements."""
+    element = I16 if _is_bf16(tag) else F32
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        source, lds, _, target, ldt = args
+        v = [_load_vector(b, _at(b, source, b.mul(lds, I64(r)), element), tag, 8) for r in range(8)]
+        mask_type = ir.VectorType(I32, 8)
+        low, high = mask_type([0, 8, 1, 9, 2, 10, 3, 11]), mask_type([4, 12, 5, 13, 6, 14, 7, 15])
+        for _stage in range(3):  # a perfect shuffle of 64 elements by 8, one bit of the index at a time
+            pairs = [(v[i], v[i + 4]) for i in range(4)]
+            v = [b.shuffle_vector(x, y, mask) for x, y in pairs for mask in (low, high)]
+        for r in range(8):
+            _store_vector(b, v[r], _at(b, target, b.mul(ldt, I64(r)), F32))
+        return context.get_dummy_value()
+
+    i64 = types.int64
+    return types.void(i64, i64, tag, i64, i64), codegen
+
+
+def _make_panel_tile(rows: int, panels: int) -> Any:
+    """C[0:rows, panel, 0:16] = A[0:rows, 0:2 * pairs] @ panels, which hold bfloat16 as [pairs][16][2].
+
+    A is float32; `stride` is the number of 32-bit words from one panel to the next; C is [rows][panels][16], dense.
+    """
+    low_half, words = 16, ir.VectorType(I32, LANES)
+    floats = ir.VectorType(F32, LANES)
+
+    @intrinsic
+    def panel_tile(typingctx: Any, a: Any, lda: Any, panel: Any, stride: Any, c: Any, pairs: Any) -> Any:
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            a, lda, panel, stride, c, pairs = args
+            a_rows = [_at(b, a, b.mul(lda, I64(r)), F32) for r in range(rows)]
+            starts = [_at(b, panel, b.mul(stride, I64(p)), I32) for p in range(panels)]
+            upper = words([-65536] * LANES)
+
+            def step(i: Any, state: list[Any]) -> list[Any]:
+                first = b.shl(i, I64(1))
+                even = [_splat(b, b.load(b.gep(row, [first])), LANES) for row in a_rows]
+                odd = [_splat(b, b.load(b.gep(row, [b.add(first, I64(1))])), LANES) for row in a_rows]
+                new = list(state)
+                for p, start in enumerate(starts):
+                    address = b.gep(start, [b.mul(i, I64(LANES))])
+                    both = b.load(b.bitcast(address, words.as_pointer()), align=4)
+                    w_even = b.bitcast(b.shl(both, words([low_half] * LANES)), floats)
+                    w_odd = b.bitcast(b.and_(both, upper), floats)
+                    for r in range(rows):
+                        at = r * panels + p
+                        new[at] = _fma(b, odd[r], w_odd, _fma(b, even[r], w_even, new[at]))
+                return new
+
+            zero = floats([0.0] * LANES)
+            for i, total in enumerate(_loop(b, pairs, [zero] * (rows * panels), step)):
+                _store_vector(b, total, _at(b, c, I64(i * LANES), F32))
+            return context.get_dummy_value()
+
+        i64 = types.int64
+        return types.void(i64, i64, i64, i64, i64, i64), codegen
+
+    return panel_tile
+
+
+panel_tile_1x4, panel_tile_2x2, panel_tile_4x1 = (_make_panel_tile(r, p) for r, p in ((1, 4), (2, 2), (4, 1)))
+panel_tile_1x1, panel_tile_2x1 = _make_panel_tile(1, 1), _make_panel_tile(2, 1)
+
+
+@intrinsic
+def size(typingctx: Any, tag: Any) -> Any:
+    """Bytes of an element."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return I64(2 if _is_bf16(tag) else 4)
+
+    return types.int64(tag), codegen

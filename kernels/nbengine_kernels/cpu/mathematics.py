@@ -1,0 +1,47 @@
+"""Elementary functions that LLVM can vectorise: numba would call libm for each element."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from nbengine_kernels.cpu import ir
+
+LOOSE = {"nnan", "nsz", "arcp", "contract", "reassoc"}
+"""Fast-math flags for sums and products. Infinities keep their meaning."""
+
+inline: Any = njit(inline="always", fastmath=LOOSE)
+
+_LOG2E = np.float32(1.4426950408889634)
+_LN2_HIGH = np.float32(0.693359375)
+_LN2_LOW = np.float32(-2.12194440e-4)
+_ONE, _HALF, _TWO = np.float32(1.0), np.float32(0.5), np.float32(2.0)
+_C2, _C3, _C4 = np.float32(0.5), np.float32(1.6666665e-1), np.float32(4.1665795e-2)
+_C5, _C6, _C7 = np.float32(8.3334519e-3), np.float32(1.3981999e-3), np.float32(1.9875691e-4)
+_LOWEST, _HIGHEST = np.float32(-87.0), np.float32(88.0)
+
+
+@inline
+def exp(x: Any) -> Any:
+    """e**x for float32, within 2e-7 relative; x is held within [-87, 88].
+
+    x = n ln 2 + r with |r| <= ln 2 / 2; e**r by a polynomial (the coefficients of Cephes' expf), 2**n by its bits.
+    """
+    x = min(max(x, _LOWEST), _HIGHEST)
+    n = np.float32(math.floor(x * _LOG2E + _HALF))
+    r = x - n * _LN2_HIGH - n * _LN2_LOW
+    p = ((((_C7 * r + _C6) * r + _C5) * r + _C4) * r + _C3) * r + _C2
+    return (p * r * r + r + _ONE) * ir.float_of_bits(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))
+
+
+@inline
+def tanh(x: Any) -> Any:
+    """tanh for float32, within 2e-7 absolute."""
+    return _ONE - _TWO / (exp(_TWO * x) + _ONE)
+
+
+@inline
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e**-x) for float32."""
+    return _ONE / (_ONE + exp(-x))

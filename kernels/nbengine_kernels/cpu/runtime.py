@@ -1,0 +1,39 @@
+"""What all CPU kernels share: addresses, tags, threads, work counters."""
+
+import threading
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+FLOAT32 = np.float32(0)
+BFLOAT16 = np.uint16(0)
+_TAGS: dict[torch.dtype, Any] = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
+_local = threading.local()
+
+
+def tag_of(tensor: Tensor) -> Any:
+    """The scalar whose type tells a kernel how to read `tensor`; None for a dtype that it can't read."""
+    return _TAGS.get(tensor.dtype)
+
+
+def rows_of(tensor: Tensor) -> bool:
+    """Whether everything but the first dimension is contiguous."""
+    shape, stride = tensor.shape, tensor.stride()
+    expected = 1
+    for size, step in zip(reversed(shape[1:]), reversed(stride[1:])):
+        if step != expected and size != 1:
+            return False
+        expected *= size
+    return True
+
+
+def threads() -> int:
+    """How many threads a kernel may use: torch's number, within what numba has. Sets numba's number to it."""
+    wanted = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    if getattr(_local, "threads", None) != wanted:
+        numba.set_num_threads(wanted)
+        _local.threads = wanted
+    return wanted

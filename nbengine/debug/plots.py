@@ -1,0 +1,267 @@
+"""Still pictures of a run, with matplotlib: the timeline, the queues, the KV blocks, the requests' lanes.
+
+Each function draws on an Axes that it is given, or on a new Figure; none touches pyplot, so nothing pops up. Colours are
+the Lab's (light theme). A request has the same colour in all of them, and its name beside it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from nbengine.observe.records import AnyRecord, Header, Scheduled, StepRecord, Updated
+from nbengine.observe.view import EngineView
+
+INK, SOFT, LINE, PAPER = "#1b1c1f", "#5b5e66", "#dcdde1", "#ffffff"
+PHASES = {"schedule": "#7a6bd1", "prepare": "#9a9fae", "forward": "#3b6fd8", "sample": "#2f9e9e", "update": "#d08a2e"}
+REQUESTS = ("#3b6fd8", "#c8532a", "#2f7d4f", "#a87b00", "#7d4fb3", "#1b8299", "#b8386f", "#66741f")
+PREFILL, DECODE, BAD = "#3b6fd8", "#2f7d4f", "#c0312b"
+
+
+@dataclass
+class Run:
+    """What the figures need of a run, folded once: a column a quantity, a row a step."""
+
+    view: EngineView
+    steps: list[StepRecord] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+    used: list[int] = field(default_factory=list)
+    states: dict[str, list[tuple[int, str]]] = field(default_factory=dict)  # request -> (step, what it did)
+
+    @classmethod
+    def of(cls, records: Iterable[AnyRecord]) -> Run:
+        from nbengine.observe.log import group_steps
+
+        kept = list(records)
+        header = kept[0]
+        assert isinstance(header, Header)
+        run = cls(EngineView(header))
+        for record in kept[1:]:
+            run.view.apply(record)
+            if isinstance(record, Scheduled):
+                run._note(record)
+            elif isinstance(record, Updated):
+                run.running.append(len(run.view.running))
+                run.waiting.append(len(run.view.waiting))
+                run.used.append(run.view.used_blocks)
+        run.steps = [step for step in group_steps(iter(kept)) if step.updated is not None]
+        return run
+
+    def _note(self, record: Scheduled) -> None:
+        verdicts = {d.request_id: str(d.verdict) for d in record.decisions}
+        for request_id in record.request_ids:
+            kind = "decode" if verdicts.get(request_id, "decode") == "decode" else "prefill"
+            self.states.setdefault(request_id, []).append((record.step, kind))
+        for request_id in self.view.waiting:
+            preempted = self.view.requests[request_id].status == "preempted"
+            self.states.setdefault(request_id, []).append((record.step, "preempted" if preempted else "waiting"))
+
+
+def colour_of(view: EngineView, request_id: str) -> str:
+    """The same for a request in every picture of a run: by its place among the requests that the view knows."""
+    place = list(view.requests).index(request_id) if request_id in view.requests else 0
+    return REQUESTS[place % len(REQUESTS)]
+
+
+def timeline(records: Iterable[AnyRecord] | Run, ax: Axes | None = None) -> Figure:
+    """A bar a step: how long each phase took, in milliseconds."""
+    run, ax = _run(records), _axes(ax, (8, 2.6))
+    numbers = [step.step for step in run.steps]
+    bottom = [0.0] * len(numbers)
+    for name, colour in PHASES.items():
+        values = [float(step.facts()[f"{name}_ms"] or 0.0) for step in run.steps]
+        ax.bar(numbers, values, bottom=bottom, color=colour, width=0.85, label=name)
+        bottom = [low + high for low, high in zip(bottom, values)]
+    _finish(ax, "step", "ms", "phases of each step")
+    ax.legend(ncols=5, fontsize=7, frameon=False, loc="upper right")
+    return _figure(ax)
+
+
+def tokens(records: Iterable[AnyRecord] | Run, ax: Axes | None = None) -> Figure:
+    """A bar a step: prefill and decode tokens under the budget; ▼ preemptions, ● finished requests."""
+    run, ax = _run(records), _axes(ax, (8, 2.2))
+    facts = [step.facts() for step in run.steps]
+    numbers = [fact["step"] for fact in facts]
+    decode = [fact["decode_tokens"] for fact in facts]
+    prefill = [fact["prefill_tokens"] for fact in facts]
+    ax.bar(numbers, decode, color=DECODE, width=0.85, label="decode")
+    ax.bar(
+        numbers,
+        prefill,
+        bottom=decode,
+        color=PREFILL,
+        width=0.85,
+        hatch="///",
+        edgecolor=PAPER,
+        linewidth=0,
+        label="prefill",
+    )
+    budget = run.view.options.get("token_budget", run.view.header.token_budget)
+    tops = [low + high for low, high in zip(decode, prefill)]
+    if max(tops, default=0) * 3 > budget:
+        ax.axhline(budget, color=INK, linewidth=0.8, linestyle="--", label=f"budget {budget}")
+    for marker, name, colour in (("v", "preempted", BAD), ("o", "finished", INK)):
+        at = [(fact["step"], top) for fact, top in zip(facts, tops) if fact[name]]
+        if at:
+            ax.plot([x for x, _ in at], [y for _, y in at], marker, color=colour, markersize=4, linestyle="", label=name)
+    _finish(ax, "step", "tokens", "tokens of each step")
+    ax.legend(ncols=5, fontsize=7, frameon=False, loc="upper right")
+    return _figure(ax)
+
+
+def queues(records: Iterable[AnyRecord] | Run, ax: Axes | None = None) -> Figure:
+    """How many requests run and wait, and how many blocks are held, after each step."""
+    run, ax = _run(records), _axes(ax, (8, 2.2))
+    numbers = [step.step for step in run.steps]
+    ax.step(numbers, run.running, where="mid", color=DECODE, label="running")
+    ax.step(numbers, run.waiting, where="mid", color=BAD, linestyle="--", label="waiting")
+    _finish(ax, "step", "requests", "queues and KV blocks")
+    blocks: Any = ax.twinx()
+    blocks.fill_between(numbers, run.used, step="mid", color=PREFILL, alpha=0.15, label="blocks held")
+    blocks.set_ylim(0, max(1, len(run.view.owners) - 1))
+    blocks.set_ylabel("blocks held", fontsize=8, color=SOFT)
+    blocks.tick_params(labelsize=7, colors=SOFT)
+    ax.legend(ncols=3, fontsize=7, frameon=False, loc="upper left")
+    return _figure(ax)
+
+
+def kv_map(view: EngineView, ax: Axes | None = None, columns: int | None = None) -> Figure:
+    """A cell a block: full and labelled = held (ring = shared), pale = free but still cached, empty = free."""
+    count = len(view.owners)
+    columns = columns or max(8, min(64, round((count * 3) ** 0.5)))
+    rows = -(-count // columns)
+    ax = _axes(ax, (8, 0.5 + min(5.0, 8 / columns * rows)))
+    labelled = count <= 256
+    for block in view.blocks:
+        x, y = block.block_id % columns, block.block_id // columns
+        face, edge, width = PAPER, LINE, 0.6
+        if block.state in ("used", "shared"):
+            face = colour_of(view, block.owners[0])
+        if block.state == "shared":
+            edge, width = INK, 2.0
+        ax.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, facecolor=face, edgecolor=edge, linewidth=width))
+        if block.state == "cached":
+            ax.plot(x + 0.5, y + 0.5, "o", color=SOFT, markersize=3)
+        if block.state == "null":
+            ax.plot([x + 0.1, x + 0.9], [y + 0.1, y + 0.9], color=LINE, linewidth=1)
+        elif labelled:
+            ink = PAPER if block.ref_count else SOFT
+            text = (
+                "+".join(block.owners[:2]) + ("…" if block.ref_count > 2 else "") if block.ref_count else str(block.block_id)
+            )
+            ax.text(
+                x + 0.5, y + 0.8 if not block.ref_count else y + 0.5, text, ha="center", va="center", fontsize=6, color=ink
+            )
+    ax.set_xlim(0, columns)
+    ax.set_ylim(rows, 0)
+    ax.set_aspect("equal")
+    ax.axis("off")
+    free = f"{view.free_blocks} of {count - 1} blocks free"
+    ax.set_title(f"KV blocks at step {view.step}, before {view.phase}: {free}", fontsize=9, color=INK, loc="left")
+    return _figure(ax)
+
+
+def gantt(records: Iterable[AnyRecord] | Run, ax: Axes | None = None, most: int = 40) -> Figure:
+    """A lane a request: waiting (thin), prefill (hatched), decode (full), preempted (red outline)."""
+    run = _run(records)
+    names = list(run.states)[-most:]
+    ax = _axes(ax, (8, 0.8 + 0.22 * len(names)))
+    for row, name in enumerate(names):
+        colour = colour_of(run.view, name)
+        for kind, first, last in _stretches(run.states[name]):
+            style: dict[str, Any] = {"facecolor": colour, "edgecolor": colour, "linewidth": 0.5}
+            height = 0.7
+            if kind == "waiting":
+                style, height = {"facecolor": LINE, "edgecolor": LINE}, 0.2
+            elif kind == "preempted":
+                style, height = {"facecolor": PAPER, "edgecolor": BAD, "linewidth": 1.0}, 0.4
+            elif kind == "prefill":
+                style |= {"hatch": "////", "facecolor": PAPER}
+            ax.add_patch(Rectangle((first - 0.5, row - height / 2), last - first + 1, height, **style))
+    if names:
+        moments = [step for name in names for step, _kind in run.states[name]]
+        ax.set_xlim(min(moments) - 0.5, max(moments) + 0.5)
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    ax.set_yticks(range(len(names)), names, fontsize=7)
+    _finish(ax, "step", "", "requests")
+    key = [
+        Patch(facecolor=LINE, label="waiting"),
+        Patch(facecolor=PAPER, edgecolor=SOFT, hatch="////", label="prefill"),
+        Patch(facecolor=SOFT, label="decode"),
+        Patch(facecolor=PAPER, edgecolor=BAD, label="preempted"),
+    ]
+    ax.legend(handles=key, ncols=4, fontsize=7, frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
+    return _figure(ax)
+
+
+def _stretches(states: list[tuple[int, str]]) -> list[tuple[str, int, int]]:
+    """Steps in a row in which a request did the same: (what, first, last)."""
+    found: list[tuple[str, int, int]] = []
+    for step, kind in states:
+        if found and found[-1][0] == kind and found[-1][2] >= step - 1:
+            found[-1] = (kind, found[-1][1], step)
+        else:
+            found.append((kind, step, step))
+    return found
+
+
+def overview(records: Iterable[AnyRecord]) -> Figure:
+    """All of it on one page: phases, tokens, lanes, blocks."""
+    run = _run(records)
+    lanes = min(40, max(2, len(run.states)))
+    figure = Figure(figsize=(9, 5.2 + 0.16 * lanes), layout="constrained", facecolor=PAPER)
+    rows = figure.subplots(4, 1, height_ratios=[2, 1.7, 0.5 + 0.17 * lanes, 2.2])
+    timeline(run, rows[0])
+    tokens(run, rows[1])
+    gantt(run, rows[2])
+    kv_map(run.view, rows[3])
+    return figure
+
+
+def overview_png(records: Iterable[AnyRecord]) -> bytes:
+    return png(overview(records))
+
+
+def view_png(view: EngineView) -> dict[str, Any]:
+    """For EngineView.painter: the blocks of a view, as a part of its MIME bundle."""
+    return {"image/png": png(kv_map(view))}
+
+
+def png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()
+
+
+def _run(records: Iterable[AnyRecord] | Run) -> Run:
+    return records if isinstance(records, Run) else Run.of(records)
+
+
+def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
+    if ax is not None:
+        return ax
+    return Figure(figsize=size, layout="constrained", facecolor=PAPER).subplots()
+
+
+def _figure(ax: Axes) -> Figure:
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
+def _finish(ax: Axes, x: str, y: str, title: str) -> None:
+    ax.set_xlabel(x, fontsize=8, color=SOFT)
+    ax.set_ylabel(y, fontsize=8, color=SOFT)
+    ax.set_title(title, fontsize=9, color=INK, loc="left")
+    ax.tick_params(labelsize=7, colors=SOFT)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_color(LINE)

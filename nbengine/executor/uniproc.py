@@ -1,0 +1,120 @@
+"""The executor of one process and one device: model, KV cache and runner, called straight from the engine's thread."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+
+import torch
+from nbengine_kernels import kernels_for
+from torch import Tensor
+
+from nbengine import envs
+from nbengine.config import EngineConfig
+from nbengine.errors import NBEngineError
+from nbengine.executor.base import Executor
+from nbengine.models.interface import PagedModel
+from nbengine.models.loader import load_model
+from nbengine.plan import BatchTensors, ModelRunnerOutput, SchedulerOutput
+from nbengine.worker.memory import MemoryProbe
+from nbengine.worker.model_runner import ModelRunner, RunnerLimits, allocate_caches
+
+_PROFILED_LAYERS = 2  # a layer's temporary memory is free again before the next one: more layers show no higher peak
+
+
+class UniProcExecutor(Executor):
+    """Loads the model when made. Raises ModelError."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        scheduler = config.scheduler
+        self._model: PagedModel | None = load_model(config.model, max_positions=scheduler.max_model_len)
+        kernels = kernels_for(self._model.device, self._model.dtype, force=envs.kernel_dialect())
+        limits = RunnerLimits(
+            max_num_seqs=scheduler.max_num_seqs,
+            max_model_len=scheduler.max_model_len,
+            max_num_batched_tokens=scheduler.token_budget,
+            block_size=config.cache.block_size,
+        )
+        self._runner: ModelRunner | None = ModelRunner(self._model, kernels, limits)
+
+    @property
+    def model(self) -> PagedModel:
+        if self._model is None:
+            raise NBEngineError("This engine was shut down: its model is gone. Make a new one.")
+        return self._model
+
+    @property
+    def runner(self) -> ModelRunner:
+        if self._runner is None:
+            raise NBEngineError("This engine was shut down: its model is gone. Make a new one.")
+        return self._runner
+
+    @property
+    def kv_bytes_per_block(self) -> int:
+        per_token = sum(2 * shape.num_kv_heads * shape.head_dim for shape in self.model.kv_shapes)
+        return per_token * self.config.cache.block_size * self.model.dtype.itemsize
+
+    def available_kv_memory(self) -> int:
+        """gpu_memory_utilization of what is free, less the peak of one forward pass at max_num_batched_tokens."""
+        model, limits = self.model, self.runner.limits
+        probe = MemoryProbe(model.device)
+        blocks = -(-limits.max_model_len // limits.block_size)
+        caches = allocate_caches(
+            model.kv_shapes[:1], blocks, limits.block_size, device=model.device, dtype=model.dtype
+        ) * len(model.kv_shapes)
+        with probe:
+            self.runner.run_dummy(limits.max_num_batched_tokens, caches, num_layers=_PROFILED_LAYERS)
+        del caches
+        usable = int(probe.free_bytes * self.config.cache.gpu_memory_utilization)
+        return max(0, usable - probe.peak_bytes)
+
+    def initialize_kv_cache(self, num_blocks: int) -> None:
+        model = self.model
+        self.runner.caches = allocate_caches(
+            model.kv_shapes, num_blocks, self.config.cache.block_size, device=model.device, dtype=model.dtype
+        )
+
+    def execute_model(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        return self.runner.execute(plan)
+
+    def observe(self, on: bool) -> None:
+        self.runner.observed = on
+
+    def batch_tensors(self) -> BatchTensors | None:
+        return self.runner.batch_tensors()
+
+    def copy_blocks_out(self, block_ids: list[int]) -> list[Tensor]:
+        """For each layer (2, len(block_ids), num_kv_heads, block_size, head_dim): keys, then values."""
+        with torch.inference_mode():
+            index = torch.tensor(block_ids, dtype=torch.int64, device=self.model.device)
+            return [torch.stack((cache.key[index], cache.value[index])) for cache in self.runner.caches]
+
+    def copy_blocks_in(self, block_ids: list[int], content: object) -> None:
+        assert isinstance(content, list)
+        with torch.inference_mode():
+            index = torch.tensor(block_ids, dtype=torch.int64, device=self.model.device)
+            for cache, saved in zip(self.runner.caches, content):
+                cache.key[index], cache.value[index] = saved[0], saved[1]
+
+    def forget_requests(self) -> None:
+        self.runner.forget_requests()
+
+    def shutdown(self) -> None:
+        if self._model is None:
+            return
+        cuda = self._model.device.type == "cuda"
+        self._model = self._runner = None
+        gc.collect()
+        if cuda:
+            torch.cuda.empty_cache()
+        else:
+            _give_back_heap()
+
+
+def _give_back_heap() -> None:
+    """Ask glibc to hand free heap pages back to the system; elsewhere do nothing."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError, TypeError):
+        return

@@ -1,0 +1,215 @@
+"""The native fast path: every decoder of Llama's shape, over the paged KV cache.
+
+Llama, SmolLM2, SmolLM3, Mistral, Qwen2 and Qwen3 differ in a few switches (biases, query/key norms, windows, layers
+without rotary positions) that `DecoderShape` reads off the transformers config. Query, key and value are one matrix here,
+gate and up another; only rows that sample reach the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from nbengine_kernels import Kernels, LinearOperator, build_rotary_table
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from nbengine.errors import ModelError
+from nbengine.models.interface import FlatBatch, KVShape, LayerCache
+
+NATIVE_MODEL_TYPES = frozenset({"llama", "smollm3", "mistral", "qwen2", "qwen3"})
+_ROTARY_KINDS = frozenset({"default", "linear", "llama3", "yarn"})
+
+TakeWeight = Callable[[str], Tensor]
+"""Gives a checkpoint tensor by its transformers name, in the model's dtype; raises ModelError if it is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderShape:
+    """The sizes and switches of one model."""
+
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    norm_eps: float
+    tied_head: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    windows: tuple[int, ...]  # tokens a query sees in each layer, itself included; 0 = all
+    rotary: tuple[bool, ...]  # whether the layer turns its queries and keys
+
+    @classmethod
+    def from_config(cls, config: Any) -> DecoderShape:
+        """Read a transformers config of one of NATIVE_MODEL_TYPES."""
+        kind, layers = config.model_type, config.num_hidden_layers
+        bias = bool(getattr(config, "attention_bias", False))
+        return cls(
+            num_layers=layers,
+            hidden_size=config.hidden_size,
+            num_heads=config.num_attention_heads,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            vocab_size=config.vocab_size,
+            norm_eps=config.rms_norm_eps,
+            tied_head=bool(config.tie_word_embeddings),
+            qkv_bias=kind == "qwen2" or (bias and kind != "mistral"),
+            output_bias=bias and kind not in ("mistral", "qwen2"),
+            mlp_bias=bool(getattr(config, "mlp_bias", False)) and kind in ("llama", "smollm3"),
+            qk_norm=kind == "qwen3",
+            windows=_windows(config),
+            rotary=tuple(bool(on) for on in (getattr(config, "no_rope_layers", None) or [1] * layers)),
+        )
+
+
+def is_native(config: Any) -> bool:
+    """Whether the fast path runs this config; if not, the transformers backend may."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    plain_rotary = parameters.get("rope_type", "default") in _ROTARY_KINDS
+    return config.model_type in NATIVE_MODEL_TYPES and plain_rotary and getattr(config, "hidden_act", "silu") == "silu"
+
+
+def _windows(config: Any) -> tuple[int, ...]:
+    layers: int = config.num_hidden_layers
+    window: int = getattr(config, "sliding_window", None) or 0
+    if config.model_type == "mistral":
+        return (window,) * layers
+    kinds = getattr(config, "layer_types", None)
+    if config.model_type == "llama" or not kinds or not window:
+        return (0,) * layers
+    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+
+
+@dataclass(slots=True)
+class _Layer:
+    input_norm: Tensor  # (C,)
+    post_norm: Tensor  # (C,)
+    qkv: LinearOperator  # (C) -> ((H + 2 Hkv) D)
+    output: LinearOperator  # (H D) -> (C)
+    gate_up: LinearOperator  # (C) -> (2 F)
+    down: LinearOperator  # (F) -> (C)
+    window: int
+    rotary: bool
+    query_norm: Tensor | None = None  # (D,)
+    key_norm: Tensor | None = None  # (D,)
+
+
+class DecoderModel:
+    """Weights in the form that the kernels like best, and the forward pass. Satisfies PagedModel."""
+
+    def __init__(
+        self,
+        config: Any,
+        take: TakeWeight,
+        *,
+        kernels: Kernels,
+        device: torch.device,
+        dtype: torch.dtype,
+        max_positions: int,
+        quantization: Any = None,
+    ) -> None:
+        """Pull every weight through `take`, layer by layer, so that at most one layer exists twice at a time.
+
+        max_positions: rows of the rotary table, the longest sequence that will be run.
+        """
+        self.shape = shape = DecoderShape.from_config(config)
+        self.kernels, self.device, self.dtype = kernels, device, dtype
+        self.vocab_size = shape.vocab_size
+        self._scale = shape.head_dim**-0.5
+        self._quantization = quantization
+        self._embedding = take("model.embed_tokens.weight")  # (V, C)
+        self._cos_sin = _rotary_table(config, shape, max_positions, device)
+        self._layers = [self._make_layer(take, index) for index in range(shape.num_layers)]
+        self._final_norm = take("model.norm.weight")
+        self._head = kernels.PackedLinear(self._embedding if shape.tied_head else take("lm_head.weight"))
+
+    @property
+    def kv_shapes(self) -> list[KVShape]:
+        return [KVShape(self.shape.num_kv_heads, self.shape.head_dim)] * self.shape.num_layers
+
+    def forward(self, batch: FlatBatch, caches: list[LayerCache], *, num_layers: int | None = None) -> Tensor:
+        """See PagedModel.forward."""
+        kernels, eps = self.kernels, self.shape.norm_eps
+        residual = embedding(batch.token_ids, self._embedding)  # (T, C)
+        delta: Tensor | None = None  # (T, C), what the last block adds
+        for layer, cache in zip(self._layers[:num_layers], caches):
+            if delta is None:
+                x = kernels.rms_norm(residual, layer.input_norm, eps)
+            else:
+                x, residual = kernels.rms_norm(delta, layer.input_norm, eps, residual)
+            delta = layer.output(self._attend(layer, cache, batch, x))
+            x, residual = kernels.rms_norm(delta, layer.post_norm, eps, residual)
+            delta = layer.down(kernels.silu_and_mul(layer.gate_up(x)))
+        assert delta is not None
+        rows = batch.logits_rows
+        x, _ = kernels.rms_norm(delta[rows], self._final_norm, eps, residual[rows])  # (S, C)
+        return self._head(x).float()  # (S, V)
+
+    def _attend(self, layer: _Layer, cache: LayerCache, batch: FlatBatch, x: Tensor) -> Tensor:
+        """x: (T, C). Returns (T, H D)."""
+        shape, kernels = self.shape, self.kernels
+        tokens, heads, kv_heads, dim = x.shape[0], shape.num_heads, shape.num_kv_heads, shape.head_dim
+        qkv = layer.qkv(x).view(tokens, heads + 2 * kv_heads, dim)
+        query, key, value = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            query = kernels.rms_norm(query.reshape(-1, dim), layer.query_norm, shape.norm_eps).view(tokens, heads, dim)
+            key = kernels.rms_norm(key.reshape(-1, dim), layer.key_norm, shape.norm_eps).view(tokens, kv_heads, dim)
+        if layer.rotary:
+            kernels.rotary_embedding(batch.positions, query, key, self._cos_sin)
+        kernels.write_kv(key, value, cache.key, cache.value, batch.slot_mapping)
+        attended = kernels.paged_attention(
+            query,
+            cache.key,
+            cache.value,
+            batch.block_tables,
+            batch.query_start_loc,
+            batch.seq_lens,
+            scale=self._scale,
+            sliding_window=layer.window,
+        )
+        return attended.view(tokens, heads * dim)
+
+    def _make_layer(self, take: TakeWeight, index: int) -> _Layer:
+        shape, prefix = self.shape, f"model.layers.{index}."
+        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+        return _Layer(
+            input_norm=take(prefix + "input_layernorm.weight"),
+            post_norm=take(prefix + "post_attention_layernorm.weight"),
+            qkv=self._fuse(take, [attention + name for name in ("q_proj", "k_proj", "v_proj")], shape.qkv_bias),
+            output=self._fuse(take, [attention + "o_proj"], shape.output_bias),
+            gate_up=self._fuse(take, [mlp + "gate_proj", mlp + "up_proj"], shape.mlp_bias),
+            down=self._fuse(take, [mlp + "down_proj"], shape.mlp_bias),
+            window=shape.windows[index],
+            rotary=shape.rotary[index],
+            query_norm=take(attention + "q_norm.weight") if shape.qk_norm else None,
+            key_norm=take(attention + "k_norm.weight") if shape.qk_norm else None,
+        )
+
+    def _fuse(self, take: TakeWeight, names: list[str], bias: bool) -> LinearOperator:
+        """One operator for matrices that read the same input, their outputs side by side."""
+        weight = torch.cat([take(f"{name}.weight") for name in names])
+        biases = torch.cat([take(f"{name}.bias") for name in names]) if bias else None
+        return self.kernels.PackedLinear(weight, biases, quantization=self._quantization)
+
+
+def _rotary_table(config: Any, shape: DecoderShape, max_positions: int, device: torch.device) -> Tensor:
+    """(max_positions, rotary_dim) float32 cosines and sines."""
+    parameters = dict(getattr(config, "rope_parameters", None) or {})
+    rotary_dim = int(shape.head_dim * parameters.get("partial_rotary_factor", 1.0))
+    try:
+        return build_rotary_table(
+            rotary_dim,
+            max_positions,
+            base=float(parameters.get("rope_theta", 10000.0)),
+            scaling=parameters,
+            max_position_embeddings=config.max_position_embeddings,
+            device=device,
+        )
+    except ValueError as error:
+        raise ModelError(f"The model's rotary positions cannot be set up: {error}") from error

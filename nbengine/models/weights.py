@@ -1,0 +1,60 @@
+"""Reading a checkpoint one tensor at a time, straight into the dtype and device that are wanted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nbengine.errors import ModelError
+
+_INDEX = "model.safetensors.index.json"
+
+
+@contextmanager
+def open_weights(path: Path, *, device: torch.device, dtype: torch.dtype) -> Iterator[Callable[[str], Tensor]]:
+    """A function that gives the checkpoint's tensors by name, as fresh copies on `device` in `dtype`.
+
+    The files are memory-mapped while the context is open; never more than one tensor is held beside what is returned.
+    Raises ModelError: no safetensors, a shard or a tensor is missing, a file is damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    with ExitStack() as stack:
+        owners: dict[str, Any] = {}
+        for file in checkpoint_files(path):
+            try:
+                handle = stack.enter_context(safe_open(str(file), framework="pt", device="cpu"))
+            except (SafetensorError, OSError) as error:
+                raise ModelError(f"{file} is damaged or cut off: {error}") from error
+            owners |= dict.fromkeys(handle.keys(), handle)
+
+        def take(name: str) -> Tensor:
+            handle = owners.get(name)
+            if handle is None:
+                raise ModelError(f"The checkpoint in {path} has no tensor {name!r}.")
+            tensor: Tensor = handle.get_tensor(name)
+            return tensor.to(device=device, dtype=dtype, copy=True)
+
+        yield take
+
+
+def checkpoint_files(path: Path) -> list[Path]:
+    """The safetensors files of a model directory. Raises ModelError if there are none, or a shard is missing."""
+    index = path / _INDEX
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        missing = [name for name in names if not (path / name).is_file()]
+        if missing:
+            raise ModelError(f"{path} lacks {len(missing)} of its {len(names)} weight files, {missing[0]} first.")
+        return [path / name for name in names]
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        raise ModelError(f"{path} holds no .safetensors file: only that format is read.")
+    single = path / "model.safetensors"
+    return [single] if single in files else files

@@ -1,0 +1,125 @@
+"""From logits to tokens, a whole batch in one call.
+
+Order as in vLLM v1: log probabilities of the raw logits; rules about single tokens; penalties; greedy choice, or
+temperature, min-p, top-k, top-p and a draw. The draw inverts the distribution function with one number a row, a function
+of (seed, output index) alone (`random_draws`), so the sampler has no state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from nbengine_kernels import Kernels
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nbengine.protocol import SampledLogprobs
+from nbengine.worker.logits_processors import penalise, restrict
+from nbengine.worker.random_draws import uniform
+from nbengine.worker.sampling_table import SamplingBatch
+
+
+@dataclass(slots=True)
+class Sampled:
+    """tokens: (S,). logprobs: one entry a row, None where a row asks for none; None if no row does."""
+
+    tokens: NDArray[np.int64]
+    logprobs: list[SampledLogprobs | None] | None = None
+    top_token_ids: NDArray[np.int32] | None = None  # (S, K), likeliest first
+    top_probs: NDArray[np.float32] | None = None  # (S, K), of the raw logits
+
+
+class Sampler:
+    """Chooses tokens. Its only field is the kernels that it uses."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+
+    def sample(self, logits: Tensor, batch: SamplingBatch, *, num_alternatives: int = 0) -> Sampled:
+        """logits: (S, V) float32, contiguous; changed in place. num_alternatives: K likeliest tokens to report."""
+        result = Sampled(tokens=np.empty(0, np.int64))
+        if num_alternatives:
+            result.top_token_ids, result.top_probs = _alternatives(logits, num_alternatives)
+        raw = None
+        if batch.logprobs is not None:
+            wanted = np.flatnonzero(batch.logprobs >= 0)
+            raw = logits[torch.from_numpy(wanted).to(logits.device)].log_softmax(dim=-1)  # (W, V)
+        if batch.restricted:
+            restrict(logits, batch.restricted)
+        if batch.penalties is not None:
+            penalise(logits, batch.penalties)
+        result.tokens = self._choose(logits, batch)
+        if raw is not None and batch.logprobs is not None:
+            entries = gather_logprobs(raw, result.tokens[wanted], batch.logprobs[wanted])
+            result.logprobs = [None] * len(result.tokens)
+            for row, entry in zip(wanted, entries):
+                result.logprobs[row] = entry
+        return result
+
+    def _choose(self, logits: Tensor, batch: SamplingBatch) -> NDArray[np.int64]:
+        """(S, V) -> (S,)."""
+        if batch.temperature is None:
+            return _numpy(logits.argmax(dim=-1))
+        drawn = np.flatnonzero(batch.temperature > 0)
+        if len(drawn) == len(batch.temperature):
+            return self._draw(logits, batch, drawn)
+        tokens = _numpy(logits.argmax(dim=-1)).copy()
+        tokens[drawn] = self._draw(logits[torch.from_numpy(drawn).to(logits.device)], batch, drawn)
+        return tokens
+
+    def _draw(self, logits: Tensor, batch: SamplingBatch, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """logits: (D, V), of the rows of `batch` in `rows` (D,). Returns (D,)."""
+        device = logits.device
+
+        def column(values: NDArray[np.generic] | None) -> Tensor | None:
+            return None if values is None else torch.from_numpy(values[rows]).to(device)
+
+        temperature = column(batch.temperature)
+        assert temperature is not None
+        logits.div_(temperature[:, None])
+        if batch.top_k is not None or batch.top_p is not None or batch.min_p is not None:
+            self._kernels.sample_filter(logits, column(batch.top_k), column(batch.top_p), column(batch.min_p), out=logits)
+        numbers = torch.from_numpy(uniform(batch.seeds[rows], batch.num_output[rows])).to(device)  # (D,) float64
+        return _numpy(invert(logits.softmax(dim=-1), numbers))
+
+
+def invert(probabilities: Tensor, numbers: Tensor) -> Tensor:
+    """The token at which the running sum of probabilities, in order of token id, first exceeds number * total.
+
+    probabilities: (D, V) float32, need not sum to 1 exactly. numbers: (D,) float64 in [0, 1). Returns (D,) int64; never a
+    token of probability 0.
+    """
+    sums = probabilities.cumsum(dim=-1, dtype=torch.float64)
+    total = sums[:, -1:].contiguous()
+    found = torch.searchsorted(sums, numbers[:, None] * total, right=True)
+    last = torch.searchsorted(sums, total)  # the last token of probability > 0
+    return torch.minimum(found, last)[:, 0]
+
+
+def gather_logprobs(logprobs: Tensor, tokens: NDArray[np.int64], counts: NDArray[np.int64]) -> list[SampledLogprobs]:
+    """The chosen tokens' log probabilities and ranks, and those of each row's `counts` likeliest tokens.
+
+    logprobs: (W, V) float32. tokens, counts: (W,).
+    """
+    chosen = logprobs.gather(1, torch.from_numpy(tokens).to(logprobs.device)[:, None])  # (W, 1)
+    ranks = ((logprobs > chosen).sum(dim=-1) + 1).tolist()
+    top = torch.topk(logprobs, min(int(counts.max()), logprobs.shape[1]), dim=-1)
+    values, indices, own = top.values.tolist(), top.indices.tolist(), chosen[:, 0].tolist()
+    return [
+        SampledLogprobs([token, *indices[i][:count]], [own[i], *values[i][:count]], ranks[i])
+        for i, (token, count) in enumerate(zip(tokens.tolist(), counts.tolist()))
+    ]
+
+
+def _alternatives(logits: Tensor, count: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The `count` likeliest tokens of each row and their probabilities, of the logits as the model gave them."""
+    top = torch.topk(logits, min(count, logits.shape[1]), dim=-1)
+    probs = (top.values - logits.logsumexp(dim=-1, keepdim=True)).exp()
+    return top.indices.to(torch.int32).cpu().numpy(), probs.cpu().numpy()
+
+
+def _numpy(tensor: Tensor) -> NDArray[np.int64]:
+    array: NDArray[np.int64] = tensor.cpu().numpy()
+    return array

@@ -1,0 +1,118 @@
+// Where things go: pure arithmetic, no drawing.
+
+export interface GridLayout {
+  columns: number;
+  rows: number;
+  width: number; // of a cell
+  height: number;
+  gap: number;
+  /** What fits in a cell: nothing, the block's number, number and owner. */
+  labels: 0 | 1 | 2;
+  totalHeight: number;
+}
+
+const MAX_CELL = 64;
+const MIN_CELL = 3;
+
+/** The largest cells with which `count` blocks fit the space; the smallest ones, taller than the space, if none do. */
+export function gridLayout(count: number, width: number, height: number): GridLayout {
+  let layout = gridOf(count, width, MIN_CELL);
+  for (let size = MAX_CELL; size > MIN_CELL; size--) {
+    const candidate = gridOf(count, width, size);
+    if (candidate.totalHeight <= height && candidate.columns >= 1) {
+      layout = candidate;
+      break;
+    }
+  }
+  return layout;
+}
+
+function gridOf(count: number, width: number, size: number): GridLayout {
+  const gap = size >= 44 ? 8 : size >= 28 ? 5 : size >= 14 ? 3 : size >= 6 ? 2 : 1;
+  const height = size >= 28 ? Math.round(size * 0.86) : size;
+  const columns = Math.max(1, Math.floor((width + gap) / (size + gap)));
+  const rows = Math.ceil(count / columns);
+  const labels = size >= 44 ? 2 : size >= 24 ? 1 : 0;
+  return { columns, rows, width: size, height, gap, labels, totalHeight: Math.max(0, rows * (height + gap) - gap) };
+}
+
+export function cellAt(layout: GridLayout, index: number): { x: number; y: number } {
+  const column = index % layout.columns;
+  const row = Math.floor(index / layout.columns);
+  return { x: column * (layout.width + layout.gap), y: row * (layout.height + layout.gap) };
+}
+
+/** The block under a point; -1 between and beyond the cells. Gaps of small cells count as the cell before them. */
+export function cellUnder(layout: GridLayout, count: number, x: number, y: number): number {
+  const stepX = layout.width + layout.gap;
+  const stepY = layout.height + layout.gap;
+  const column = Math.floor(x / stepX);
+  const row = Math.floor(y / stepY);
+  if (x < 0 || y < 0 || column >= layout.columns) return -1;
+  const inside = layout.gap <= 3 || (x - column * stepX <= layout.width && y - row * stepY <= layout.height);
+  const index = row * layout.columns + column;
+  return inside && index < count ? index : -1;
+}
+
+/** Which steps a timeline shows, and how wide each is. */
+export interface TimeScale {
+  from: number; // a step, may be fractional
+  perStep: number; // pixels
+  width: number;
+}
+
+export const MAX_STEP_PX = 21;
+const ROOM_AHEAD = 2; // steps of air after the last one
+
+export function fitScale(base: number, end: number, width: number): TimeScale {
+  const steps = Math.max(1, end - base + ROOM_AHEAD);
+  return { from: base, perStep: Math.min(MAX_STEP_PX, width / steps), width };
+}
+
+export function xOfStep(scale: TimeScale, step: number): number {
+  return (step - scale.from) * scale.perStep;
+}
+
+export function stepOfX(scale: TimeScale, x: number): number {
+  return Math.floor(scale.from + x / scale.perStep);
+}
+
+/** Zoom by `factor` around the step at `x`, within base … end. */
+export function zoomScale(scale: TimeScale, factor: number, x: number, base: number, end: number): TimeScale {
+  const smallest = fitScale(base, end, scale.width).perStep;
+  const perStep = Math.max(smallest, Math.min(64, scale.perStep * factor));
+  const at = scale.from + x / scale.perStep;
+  return clampScale({ ...scale, perStep, from: at - x / perStep }, base, end);
+}
+
+export function clampScale(scale: TimeScale, base: number, end: number): TimeScale {
+  const shown = scale.width / scale.perStep;
+  return { ...scale, from: Math.max(base, Math.min(scale.from, end + ROOM_AHEAD - shown)) };
+}
+
+/** Heights in a stack of times: each part's share of the bar, in pixels, on a linear or a logarithmic axis. */
+export function stackHeights(parts: number[], most: number, height: number, log: boolean): number[] {
+  const total = parts.reduce((sum, part) => sum + part, 0);
+  if (total <= 0 || most <= 0) return parts.map(() => 0);
+  const least = most / 1000;
+  const bar = log ? Math.max(0, Math.log10(Math.max(total, least) / least) / 3) * height : (total / most) * height;
+  return parts.map((part) => (part / total) * Math.min(bar, height));
+}
+
+/** Rows for lanes: as many as needed so that no two that overlap in time share one. */
+export function packLanes(spans: { from: number; to: number }[], gap = 1): number[] {
+  const ends: number[] = [];
+  return spans.map(({ from, to }) => {
+    let row = ends.findIndex((end) => end + gap <= from);
+    if (row < 0) row = ends.length;
+    ends[row] = to;
+    return row;
+  });
+}
+
+/** A round number at or above `value`: 1, 2 or 5 times a power of ten. */
+export function niceCeiling(value: number): number {
+  if (value <= 0) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return ([1, 2, 5, 10].find((factor) => factor * power >= value * 0.999) ?? 10) * power;
+}

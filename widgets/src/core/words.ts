@@ -1,0 +1,35 @@
+// Numbers and ids as a person reads them.
+
+export function counted(count: number, noun: string): string {
+  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+export function ordinal(value: number): string {
+  const tens = value % 100;
+  const suffix = tens >= 11 && tens <= 13 ? "th" : (["th", "st", "nd", "rd"][value % 10] ?? "th");
+  return `${value}${suffix}`;
+}
+
+export function duration(seconds: number | null | undefined): string {
+  if (seconds == null) return "–";
+  if (seconds >= 1) return `${seconds.toFixed(2)} s`;
+  if (seconds >= 1e-3) return `${(seconds * 1e3).toFixed(seconds >= 0.1 ? 0 : 1)} ms`;
+  return `${Math.round(seconds * 1e6)} µs`;
+}
+
+/** At most `length` characters, the end kept: ids differ there. */
+export function shortId(id: string, length = 6): string {
+  return id.length <= length ? id : `…${id.slice(1 - length)}`;
+}
+
+/** Block ids with runs folded: 3–6 9. */
+export function ranges(ids: number[], most = 40): string {
+  const parts: [number, number][] = [];
+  for (const id of ids) {
+    const last = parts[parts.length - 1];
+    if (last && id === last[1] + 1) last[1] = id;
+    else parts.push([id, id]);
+  }
+  const text = parts.slice(0, most).map(([a, b]) => (a === b ? `${a}` : `${a}–${b}`));
+  return text.join(" ") + (parts.length > most ? ` … ${parts.length - most} more` : "");
+}

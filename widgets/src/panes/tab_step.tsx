@@ -1,0 +1,77 @@
+// Step: what the scheduler put together and how long each part took, field by field.
+
+import type { ComponentChildren, JSX } from "preact";
+import type { Scheduled } from "../core/records";
+import { listed, sayStep } from "../core/sentences";
+import { counted, duration } from "../core/words";
+import type { Moment } from "./context";
+import { Facts, RequestName } from "./parts";
+
+const MOST_ROWS = 64;
+
+export function StepTab({ moment }: { moment: Moment }): JSX.Element {
+  const { records } = moment;
+  const { scheduled } = records;
+  if (!scheduled) return <p class="nbe-none">No step has run yet.</p>;
+  return (
+    <>
+      <p class="nbe-title">Step {records.step}</p>
+      <p class="nbe-say">{sayStep(records.step, scheduled, records.updated).replace(/^Step \d+: /, "")}</p>
+      {records.failed && <p class="nbe-say nbe-broken">failed in {records.failed.phase}: {records.failed.error}</p>}
+      <Facts facts={factsOf(moment, scheduled)} />
+      <p class="nbe-title">Scheduled tokens</p>
+      <Rows moment={moment} scheduled={scheduled} />
+    </>
+  );
+}
+
+function factsOf({ store, records }: Moment, scheduled: Scheduled): [string, ComponentChildren][] {
+  const { executed, updated, step } = records;
+  const total = scheduled.tokens.reduce((sum, tokens) => sum + tokens, 0);
+  const ops = [...(scheduled.block_ops ?? []), ...(updated?.block_ops ?? [])];
+  const count = (op: string): number => ops.filter(([kind]) => kind === op).length;
+  const kinds: [string, string][] = [["a", "taken"], ["h", "hit"], ["c", "cached"], ["e", "evicted"], ["b", "freed, kept"], ["f", "freed, bare"]];
+  const moved = kinds.filter(([op]) => count(op)).map(([op, word]) => `${count(op)} ${word}`);
+  const facts: [string, ComponentChildren][] = [
+    ["tokens", `${total} of ${store.fold.header?.token_budget ?? "?"}: ${store.fold.history.value("prefill", step)} prefill, ${store.fold.history.value("decode", step)} decode`],
+    ["requests", counted(scheduled.request_ids.length, "request")],
+    ["schedule", duration(scheduled.schedule_s)],
+  ];
+  if (executed) {
+    facts.push(
+      ["execute", `${duration(executed.execute_s)}: prepare ${duration(executed.prepare_s)}, forward ${duration(executed.forward_s)}, sample ${duration(executed.sample_s)}`],
+      ["thread", executed.thread ?? "MainThread"],
+    );
+  }
+  if (updated) facts.push(["update", duration(updated.update_s)]);
+  facts.push(["blocks", moved.join(", ") || "untouched"]);
+  if (scheduled.preempted?.length) facts.push(["preempted", listed(scheduled.preempted)]);
+  if (updated?.finished?.length) facts.push(["finished", updated.finished.map(([id, why]) => `${id} (${why})`).join(", ")]);
+  if (scheduled.num_common_prefix_blocks) facts.push(["common prefix", counted(scheduled.num_common_prefix_blocks, "block")]);
+  for (const text of updated?.violations ?? []) facts.push(["broken", <span class="nbe-broken">{text}</span>]);
+  return facts;
+}
+
+function Rows({ moment, scheduled }: { moment: Moment; scheduled: Scheduled }): JSX.Element {
+  const { executed } = moment.records;
+  const { fold } = moment.store;
+  const left = scheduled.request_ids.length - MOST_ROWS;
+  return (
+    <table class="nbe-table">
+      <thead>
+        <tr><th scope="col">request</th><th scope="col">before</th><th scope="col">tokens</th><th scope="col">sampled</th></tr>
+      </thead>
+      <tbody>
+        {scheduled.request_ids.slice(0, MOST_ROWS).map((id, i) => (
+          <tr key={id}>
+            <td><RequestName moment={moment} id={id} /></td>
+            <td>{scheduled.computed[i]}</td>
+            <td>{scheduled.tokens[i]}</td>
+            <td class="nbe-mono nbe-pre">{executed ? (executed.sampled[i]?.map((token) => fold.text(token)).join("") ?? "") || "–" : ""}</td>
+          </tr>
+        ))}
+        {left > 0 && <tr><td colSpan={4} class="nbe-quiet">and {left} more</td></tr>}
+      </tbody>
+    </table>
+  );
+}
