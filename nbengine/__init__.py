@@ -16,6 +16,8 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+from nbengine.envs import calm_openmp, log_level
+
 if TYPE_CHECKING:
     from nbengine.config import EngineArgs as EngineArgs
     from nbengine.engine.llm_engine import LLMEngine as LLMEngine
@@ -25,11 +27,14 @@ if TYPE_CHECKING:
     from nbengine.sampling_params import RequestOutputKind as RequestOutputKind
     from nbengine.sampling_params import SamplingParams as SamplingParams
 
+calm_openmp()
+
 __version__ = "0.1.0"
 
 # A library's manners: our own logger, silent until somebody asks, and never a hand on the root logger.
 if not logging.getLogger(__name__).handlers:
     logging.getLogger(__name__).addHandler(logging.NullHandler())
+    logging.getLogger(__name__).setLevel(log_level())
 
 _HOME = {
     "CompletionOutput": "nbengine.outputs",

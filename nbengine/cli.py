@@ -17,8 +17,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="nbengine", description="A real LLM inference engine under glass.")
     parser.add_argument("--version", action="version", version=f"nbengine {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_pull, _add_models, _add_generate, _add_schedule_trace, _add_trace):
+    for add in (_add_pull, _add_models, _add_generate):
         add(commands)
+    argv = sys.argv[1:] if argv is None else argv  # the options of these two are read from their modules, only if wanted
+    _add_schedule_trace(commands, wanted="schedule-trace" in argv)
+    _add_trace(commands, wanted="trace" in argv)
     args = parser.parse_args(argv)
     try:
         return int(args.run(args) or 0)
@@ -87,21 +90,22 @@ def _generate(args: argparse.Namespace) -> None:
     print()
 
 
-def _add_schedule_trace(commands: Any) -> None:
-    """The command drives the scheduler alone, on workloads from files; workload/schedule_trace.py has the options."""
-    from nbengine.workload import schedule_trace
-
+def _add_schedule_trace(commands: Any, wanted: bool) -> None:
     parser = commands.add_parser("schedule-trace", help="run workload files through the scheduler and print its decisions")
-    schedule_trace.add_arguments(parser)
-    parser.set_defaults(run=schedule_trace.run)
+    if wanted:
+        from nbengine.workload import schedule_trace
+
+        schedule_trace.add_arguments(parser)
+        parser.set_defaults(run=schedule_trace.run)
 
 
-def _add_trace(commands: Any) -> None:
-    from nbengine.debug import trace_cli
-
+def _add_trace(commands: Any, wanted: bool) -> None:
     parser = commands.add_parser("trace", help="look into, or convert, a recorded run")
-    trace_cli.add_arguments(parser)
-    parser.set_defaults(run=trace_cli.run)
+    if wanted:
+        from nbengine.debug import trace_cli
+
+        trace_cli.add_arguments(parser)
+        parser.set_defaults(run=trace_cli.run)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import subprocess
 import sys
+import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +24,7 @@ from nbengine.errors import (
     StalledError,
     StepError,
 )
+from nbengine.models.catalog import pull
 from nbengine.outputs import RequestOutput
 from tests.scripted import scripted_llm
 
@@ -198,3 +203,71 @@ class TestMaking:
         code = "import sys, nbengine.llm, nbengine.cli; print(*{'torch', 'IPython', 'ipywidgets', 'zmq'} & set(sys.modules))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == ""
+
+
+SMALL: dict[str, Any] = {"max_model_len": 256, "kv_cache_memory_bytes": 2**27}
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Iterator[LLM]:
+    pull(progress=False)
+    with LLM(**SMALL) as llm:
+        yield llm
+
+
+@pytest.mark.slow
+class TestRealModel:
+    def test_it_knows_where_paris_is(self, smollm2: LLM) -> None:
+        prompts = ["The capital of France is", "The capital of Italy is"]
+        france, italy = generate(smollm2, prompts)
+        assert "Paris" in france.outputs[0].text and "Rome" in italy.outputs[0].text
+        (answer,) = smollm2.chat([{"role": "user", "content": "What is the capital of France?"}], PARAMS, use_tqdm=False)
+        assert answer.outputs[0].text == "The capital of France is Paris."
+        assert answer.outputs[0].finish_reason == "stop"
+
+    def test_a_seed_gives_the_same_alone_and_in_a_batch(self, smollm2: LLM) -> None:
+        params = SamplingParams(seed=3, max_tokens=4, n=2)
+        (alone,) = generate(smollm2, "Once upon a time", params)
+        batched = generate(smollm2, ["Once upon a time", "In the beginning"], params)[0]
+        assert [a.token_ids for a in alone.outputs] == [a.token_ids for a in batched.outputs]
+        assert alone.outputs[0].token_ids != alone.outputs[1].token_ids
+
+    def test_the_text_is_what_the_tokenizer_makes_of_the_tokens(self, smollm2: LLM) -> None:
+        params = SamplingParams(seed=1, temperature=1.5, max_tokens=16)
+        (output,) = generate(smollm2, "Some emoji: 🔥 👩‍👩‍👧 and 中文,", params)
+        answer = output.outputs[0]
+        assert answer.text == smollm2.get_tokenizer().backend_tokenizer.decode(answer.token_ids, skip_special_tokens=True)
+
+    def test_a_real_interrupt_in_the_forward_pass_loses_nothing(self, smollm2: LLM) -> None:
+        prompts, short = ["The sea", "A mountain"], PARAMS.clone(max_tokens=4)
+        wanted = texts(generate(smollm2, prompts, short))
+        timer = threading.Timer(0.15, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                generate(smollm2, prompts, short)
+        timer.join()
+        left = smollm2.wait_for_completion(use_tqdm=False)
+        assert texts(left) in (wanted, [])
+        assert texts(generate(smollm2, prompts, short)) == wanted
+
+    def test_memory_comes_back_over_five_re_creations(self) -> None:
+        code = f"""
+import psutil
+from nbengine import LLM, SamplingParams
+after = []
+for turn in range(5):
+    llm = LLM(**{SMALL})
+    llm.generate("Hello", SamplingParams(temperature=0, max_tokens=2), use_tqdm=False)
+    if turn == 0: held = psutil.Process().memory_info().rss
+    if turn % 2: llm.shutdown()
+    del llm
+    after.append(psutil.Process().memory_info().rss)
+print(held, *after)
+"""
+        pull(progress=False)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        held, first, *later = (int(word) >> 20 for word in done.stdout.split())  # MiB
+        assert first < held - 300, "the weights alone are 500 MiB"
+        assert max(later) < first + 100, f"it grows: {first} {later}"

@@ -13,6 +13,7 @@ from nbengine.debug.fork import fork_engine
 from nbengine.debug.history import History, block_history, request_history
 from nbengine.debug.lab_source import EngineSource
 from nbengine.debug.mover import Mover, Until
+from nbengine.debug.results import Outputs, Plan, Result, shown
 from nbengine.debug.trace import Trace
 from nbengine.debug.window import Window
 from nbengine.engine import interrupts
@@ -25,8 +26,6 @@ from nbengine.observe.records import StepRecord
 from nbengine.observe.undo import UndoLog
 from nbengine.observe.view import EngineView
 from nbengine.outputs import RequestOutput
-from nbengine.plan import ModelRunnerOutput, SchedulerOutput
-from nbengine.protocol import EngineCoreOutputs
 
 if TYPE_CHECKING:
     from nbengine.llm import LLM
@@ -115,20 +114,17 @@ class Debugger:
     def mover(self) -> Mover:
         return self._window.mover
 
-    def schedule(self) -> SchedulerOutput:
+    def schedule(self) -> Plan:
         """The first phase: plan the step. Raises PhaseError, and changes nothing, if another phase is next."""
-        plan: SchedulerOutput = self.mover.phase(Phase.SCHEDULE)
-        return plan
+        return shown(self.mover.phase(Phase.SCHEDULE), Plan)
 
-    def execute(self) -> ModelRunnerOutput:
+    def execute(self) -> Result:
         """The second phase: run the model over the plan."""
-        result: ModelRunnerOutput = self.mover.phase(Phase.EXECUTE)
-        return result
+        return shown(self.mover.phase(Phase.EXECUTE), Result)
 
-    def update(self) -> EngineCoreOutputs:
+    def update(self) -> Outputs:
         """The third phase: take the sampled tokens."""
-        outputs: EngineCoreOutputs = self.mover.phase(Phase.UPDATE)
-        return outputs
+        return shown(self.mover.phase(Phase.UPDATE), Outputs)
 
     def phase(self) -> str:
         """Make the next phase, whichever it is; returns which it was."""

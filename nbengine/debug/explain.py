@@ -24,8 +24,9 @@ def explain(view: EngineView, steps: Iterable[StepRecord], request_id: str) -> s
         return _finished(request)
     plan = view.scheduled
     decision = next((d for d in view.decisions if d.request_id == request_id), None)
-    if plan is not None and decision is not None:
-        sentence = sentence_of(view.header, plan, decision)
+    lost_since = request.status == "preempted" and decision is not None and decision.verdict in GOT_TOKENS
+    if plan is not None and decision is not None and not lost_since:
+        sentence = sentence_of(view.header, plan, decision, "it")
         if decision.verdict not in (*GOT_TOKENS, *LOST) and request.status == "preempted":
             sentence += " " + (last_preemption(view.header, steps, request_id) or "")
         return _place(view, request) + sentence
@@ -48,9 +49,9 @@ def why_not(header: Header, step: StepRecord, request_id: str) -> str:
     return sentence_of(header, plan, decision)
 
 
-def sentence_of(header: Header, plan: Scheduled, decision: Decision) -> str:
-    """One decision in words."""
-    who, n, cause = decision.request_id, decision.numbers, decision.cause
+def sentence_of(header: Header, plan: Scheduled, decision: Decision, subject: str | None = None) -> str:
+    """One decision in words, about `subject`: the request's id, if nothing else is given."""
+    who, n, cause = subject or decision.request_id, decision.numbers, decision.cause
     step = f"in step {plan.step} "
     if decision.verdict in GOT_TOKENS:
         return f"{step}{who} {_got(decision)}."

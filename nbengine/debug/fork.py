@@ -14,6 +14,7 @@ from nbengine.engine.llm_engine import LLMEngine
 from nbengine.engine.request_state import Answer
 from nbengine.errors import ConfigError, PhaseError
 from nbengine.observe.observer import Phase
+from nbengine.observe.undo import describe_running
 from nbengine.protocol import EngineCoreOutput, EngineCoreRequest
 
 
@@ -38,6 +39,7 @@ def fork_engine(engine: LLMEngine, changed: dict[str, Any]) -> LLMEngine:
 
         sort_again(twin)
     twin.step_count = core.step_count
+    describe_running(twin)
     held = [block for block, count in enumerate(core.scheduler.kv.pool.ref_counts) if block and count]
     cached = [b for b, name in enumerate(core.scheduler.kv.pool.hashes) if name is not None]
     blocks = sorted({*held, *cached})

@@ -12,7 +12,7 @@ from typing import Any
 from nbengine.engine import interrupts
 from nbengine.engine.core import EngineCore
 from nbengine.engine.llm_engine import LLMEngine
-from nbengine.errors import PhaseError
+from nbengine.errors import PhaseError, StepError
 from nbengine.observe.breakpoints import Hit
 from nbengine.observe.events import EVENT_NAMES, events_of
 from nbengine.observe.gate import Gate
@@ -77,7 +77,7 @@ class Mover:
 
     def phase(self, phase: Phase) -> Any:
         """Make this phase. Raises PhaseError, and changes nothing, if another one is next."""
-        with self.exclusively():
+        with self.exclusively(), _notes_told():
             self.gate.drain()
             return self._make(phase)
 
@@ -134,7 +134,7 @@ class Mover:
         if phase is not Phase.EXECUTE or (executed is not None and executed.execute_s < LONG_PHASE_S):
             self.phase(phase)
             return
-        with self.exclusively():
+        with self.exclusively(), _notes_told():
             self.gate.drain()
             if self.core.next_phase is phase:
                 await asyncio.to_thread(self.core.execute)
@@ -153,7 +153,7 @@ class Mover:
         self.gate.drain()
         if self.gate.paused:
             return self._here(self.gate.reason)
-        if not idle and not self.core.has_work():
+        if not idle and not self.core.has_unfinished_requests():
             return self._here("nothing left to do")
         if max_steps is not None and self.core.next_phase is Phase.SCHEDULE and self.core.step_count >= first + max_steps:
             return self._here(f"{max_steps} steps done")
@@ -198,7 +198,7 @@ class Mover:
             self.loop.call_soon_threadsafe(self._play_if_idle)
 
     def _play_if_idle(self) -> None:
-        if not self._driving and not self.gate.paused and self.core.has_work():
+        if not self._driving and not self.gate.paused and self.core.has_unfinished_requests():
             self.play()
 
     @property
@@ -215,7 +215,7 @@ class Mover:
             wake.clear()
             if not self._driving and not self._moving.locked():
                 self.gate.drain()
-                if self.core.has_work() and self.gate.take(self.core.next_phase):
+                if self.core.has_unfinished_requests() and self.gate.take(self.core.next_phase):
                     await self._play_phase()
                     await asyncio.sleep(0)
                     continue
@@ -256,7 +256,7 @@ class Mover:
         if self._driving or self._moving.locked() or self.is_playing:
             return
         self.gate.drain()
-        while self.gate.granted and self.core.has_work() and self.gate.take(self.core.next_phase):
+        while self.gate.granted and self.core.has_unfinished_requests() and self.gate.take(self.core.next_phase):
             try:
                 self.phase(self.core.next_phase)
             except Exception as error:
@@ -267,6 +267,17 @@ class Mover:
             if self._hits:
                 self.stopped = self._hits[0]
                 self.gate.pause(str(self._hits[0]))
+
+
+@contextmanager
+def _notes_told() -> Iterator[None]:
+    """A failed step's message ends with what was noted on its cause: where the last steps were saved."""
+    try:
+        yield
+    except StepError as error:
+        notes = getattr(error.__cause__, "__notes__", [])
+        error.args = ("\n".join([str(error), *notes]),)
+        raise
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -23,13 +23,14 @@ import msgspec
 
 from nbengine.errors import TraceError
 from nbengine.observe.log import StepLog
-from nbengine.observe.records import SCHEMA_VERSION, AnyRecord, Header, Keyframe, decoder, encoder
+from nbengine.observe.records import SCHEMA_VERSION, AnyRecord, Header, Keyframe, Scheduled, Updated, decoder, encoder
 from nbengine.observe.view import EngineView
 
 MAGIC = b"nbtrace\n"
 _BLOCK = struct.Struct("<4sII")  # kind, bytes of the body, their Adler-32
 _HEADER, _RECORDS = b"HEAD", b"RECS"
 BATCH_BYTES = 256 << 10
+KEYFRAME_SHARE = 16
 _LEVEL = 9
 _known = msgspec.msgpack.Decoder(dict[str, Any])
 
@@ -63,18 +64,14 @@ class Trace:
         places = [place for _step, place in self._keyframes]
         start = places[bisect_right([frame_step for frame_step, _place in self._keyframes], step) - 1] if places else 0
         view = EngineView(self.header)
-        found = None
         for record in self.records[max(1, start) :]:
-            if found is not None and type(record).__name__ == "Scheduled":
-                return found
+            reached = (view.step, view.phase) == (step, phase)
+            if reached and (phase != "schedule" or isinstance(record, Scheduled)):
+                break  # before schedule: with the inputs that came before it
             view.apply(record)
-            if (view.step, view.phase) == (step, phase):
-                found = view
-                if phase != "schedule":
-                    return view
-        if found is None:
+        if (view.step, view.phase) != (step, phase):
             raise LookupError(f"Step {step} before {phase} is not in this trace: it ends at step {self.view.step}.")
-        return found
+        return view
 
     @cached_property
     def _keyframes(self) -> list[tuple[int, int]]:
@@ -87,14 +84,20 @@ class Trace:
     def save(self, path: str | os.PathLike[str], *, tensors: bool = False) -> Path:
         """Write a .nbtrace file. tensors: with each step's batch tensors, which are most of its size."""
         with TraceWriter(path, self.header) as writer:
-            for record in self.records[1:]:
+            for record in sparsely(self.records[1:]):
                 writer.write(record if tensors else without_tensors(record))
         return Path(path)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a .nbtrace file as far as it can be read; `problem` says what was lost. Raises TraceError if nothing can."""
+    def open(cls, path: str | os.PathLike[str], *, strict: bool = False) -> Self:
+        """Read a .nbtrace file as far as it can be read. If that is not all of it (the file is cut off, or of a newer
+        nbengine), a warning says what is missing, and so does `problem`; strict raises TraceError instead.
+
+        Raises TraceError for a file that is none of ours.
+        """
         records, problem = read_file(Path(path))
+        if problem and strict:
+            raise TraceError(f"{path}: {problem}")
         if problem:
             warnings.warn(f"{path}: {problem}", stacklevel=2)
         return cls(records, problem)
@@ -190,6 +193,23 @@ class TraceWriter:
         self.close()
 
 
+def sparsely(records: Iterable[AnyRecord]) -> Iterator[AnyRecord]:
+    """The records without most of their keyframes: those that repeat what is known anyway are kept only where at least
+    KEYFRAME_SHARE times their size has come since the last one, so that they never make up much of a file."""
+    since = 0
+    before: AnyRecord | None = None
+    for record in records:
+        size = len(encoder.encode(record))
+        if isinstance(record, Keyframe):
+            if isinstance(before, Updated) and since < KEYFRAME_SHARE * size:
+                continue
+            since = 0
+        else:
+            since += size
+        before = record
+        yield record
+
+
 def without_tensors(record: AnyRecord) -> AnyRecord:
     if getattr(record, "batch", None) is None:
         return record
@@ -217,19 +237,25 @@ def read_file(path: Path) -> tuple[list[AnyRecord], str | None]:
                 f"{path} is no nbengine trace: it does not begin with {MAGIC!r}. Make one with dbg.trace.save(…)."
             )
         records: list[AnyRecord] = []
+        newer: int | None = None
+        unknown = 0
+        problem: str | None = None
         for kind, body in _blocks(file):
             if kind is None:
-                return _whole(
-                    path, records
-                ), f"the file is cut off or damaged {body.decode()}; {len(records)} records were read"
+                problem = f"the file is cut off or damaged {body.decode()}; what stands before was read"
+                break
             for data in split_records(body):
-                if kind == _HEADER and (newer := _newer(data)):
-                    raise TraceError(
-                        f"{path} has schema version {newer}, and this nbengine reads up to {SCHEMA_VERSION}: update it."
-                    )
-                if (record := _decode(data)) is not None:
+                newer = newer or (_newer(data) if kind == _HEADER else None)
+                record = _decode(data, lenient=newer is not None)
+                if record is not None:
                     records.append(record)
-    return _whole(path, records), None
+                unknown += record is None
+    if not records:
+        raise TraceError(f"{path} ends before its header: nothing can be read of it.")
+    if newer is not None:
+        skipped = f"{unknown} of its records could not be understood and were left out"
+        problem = f"the file has schema version {newer}, newer than {SCHEMA_VERSION}, which this nbengine reads: {skipped}"
+    return records, problem
 
 
 def _blocks(file: BinaryIO) -> Iterator[tuple[bytes | None, bytes]]:
@@ -247,23 +273,17 @@ def _blocks(file: BinaryIO) -> Iterator[tuple[bytes | None, bytes]]:
         yield kind, zlib.decompress(body)
 
 
-def _whole(path: Path, records: list[AnyRecord]) -> list[AnyRecord]:
-    if not records:
-        raise TraceError(f"{path} ends before its header: nothing can be read of it.")
-    return records
-
-
 def _newer(data: bytes) -> int | None:
     version = _known.decode(data).get("version")
     return version if isinstance(version, int) and version > SCHEMA_VERSION else None
 
 
-def _decode(data: bytes) -> AnyRecord | None:
-    """The record; None for a kind that a later nbengine of the same schema version added."""
+def _decode(data: bytes, *, lenient: bool) -> AnyRecord | None:
+    """The record; None for a kind that a later nbengine added or, if lenient, for one that it changed."""
     try:
         return decoder.decode(data)
     except msgspec.ValidationError:
-        if _known.decode(data).get("t") in _KINDS:
+        if not lenient and _known.decode(data).get("t") in _KINDS:
             raise
         return None
 

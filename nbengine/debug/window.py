@@ -161,7 +161,7 @@ class Window:
             )
         if gate.paused and not gate.granted:
             return "paused", gate.reason
-        if (self.mover.is_driving or self.mover.is_playing) and self.core.has_work():
+        if (self.mover.is_driving or self.mover.is_playing) and self.core.has_unfinished_requests():
             return "running", ""
         stopped = self.mover.stopped
         return "idle", str(stopped) if stopped is not None and stopped.step == self.core.step_count else ""

@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -48,8 +49,10 @@ class EngineCore:
         self.step_count = 0  # steps completed = number of the step under way
         self.plan: SchedulerOutput | None = None  # of the step under way
         self.result: ModelRunnerOutput | None = None
-        self._stalled = False  # the step under way, or last done, moves nothing although requests wait
+        self._seems_stalled = False  # the step under way moves nothing although requests wait
         self._moving = threading.Lock()
+        self._free = weakref.finalize(self, executor.shutdown)  # so that dropping the engine frees its memory at once
+        self._free.atexit = False
 
     # ------------------------------------------------------------------------------------------------------- requests
 
@@ -59,14 +62,12 @@ class EngineCore:
         Raises DuplicateRequestError for a live id, InvalidRequestError for one that can never fit the KV cache.
         """
         self.scheduler.add_request(Request(request, self.config.scheduler.max_model_len))
-        self._stalled = False
         self._tell("on_added", request)
 
     def abort_requests(self, request_ids: list[str], reason: FinishReason = FinishReason.ABORT) -> list[str]:
         """End requests at once and free their blocks; ids that are not alive are ignored. Returns those that were."""
         alive = self.scheduler.finish_requests(request_ids, reason)
         if alive:
-            self._stalled = False
             self._tell("on_aborted", alive, reason)
         return alive
 
@@ -87,7 +88,7 @@ class EngineCore:
             seconds = time.perf_counter() - start
             self.next_phase = Phase.EXECUTE
             moves = plan.num_scheduled_tokens or plan.preempted_req_ids
-            self._stalled = not moves and self.scheduler.has_unfinished_requests()
+            self._seems_stalled = not moves and self.scheduler.has_unfinished_requests()
             self._tell("on_scheduled", plan, seconds)
         return plan
 
@@ -131,8 +132,8 @@ class EngineCore:
             phase = self.next_phase
             outcome = getattr(self, phase)()  # a phase is named as the method that makes it
             if phase is Phase.UPDATE:
-                if self._stalled:
-                    raise StalledError(self._why_stalled())
+                if self._seems_stalled and (why := self._why_stalled()):
+                    raise StalledError(why)
                 return cast(EngineCoreOutputs, outcome)
 
     # ---------------------------------------------------------------------------------------------------------- controls
@@ -152,7 +153,6 @@ class EngineCore:
         self.executor.forget_requests()
         self.plan = self.result = None
         self.next_phase = Phase.SCHEDULE
-        self._stalled = False
         self._tell("on_changed", "reset", {"dropped": alive})
         return alive
 
@@ -162,7 +162,7 @@ class EngineCore:
 
     def shutdown(self) -> None:
         """Free weights and KV cache. Calling it twice is fine."""
-        self.executor.shutdown()
+        self._free()
 
     # ------------------------------------------------------------------------------------------------------------- within
 
@@ -187,17 +187,22 @@ class EngineCore:
         finally:
             self._moving.release()
 
-    def _why_stalled(self) -> str:
-        """A line for each waiting request with what holds it back: the decisions of a plan that is made and unmade."""
+    def _why_stalled(self) -> str | None:
+        """What holds back each waiting request, a line each; None if the next step would move one after all.
+
+        The lines are the decisions of a plan that is made and unmade.
+        """
         scheduler = self.scheduler
         before, saved, decisions = scheduler.decisions, scheduler.snapshot(), list[Decision]()
         try:
             scheduler.decisions = decisions
-            scheduler.schedule()
+            plan = scheduler.schedule()
         finally:
             scheduler.restore(saved)
             scheduler.decisions = before
         reasons = {decision.request_id: decision for decision in decisions}
+        if plan.num_scheduled_tokens or not scheduler.has_unfinished_requests():
+            return None
         lines = [_reason(request.request_id, reasons) for request in scheduler.waiting_requests()]
         head = f"Step {self.step_count - 1} moved nothing and no later one can, but {len(lines)} requests wait:"
         return "\n".join([head, *lines, scheduler.describe(), "Abort what blocks the others, give more room, or reset()."])

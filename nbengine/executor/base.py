@@ -66,6 +66,10 @@ class Executor(ABC):
     def copy_blocks_in(self, block_ids: list[int], content: object) -> None:
         """Put back what `copy_blocks_out` gave."""
 
+    def fork(self, config: EngineConfig) -> Executor:
+        """A second executor with the same weights and a KV cache of its own, not made yet. One with weights shares them."""
+        return type(self)(config)
+
     def forget_requests(self) -> None:
         """Drop every request: the next plan describes all of them as new (after a rewind, or reset)."""
 

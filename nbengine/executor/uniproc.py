@@ -23,12 +23,12 @@ _PROFILED_LAYERS = 2  # a layer's temporary memory is free again before the next
 
 
 class UniProcExecutor(Executor):
-    """Loads the model when made. Raises ModelError."""
+    """Loads the model when made, unless it is given one. Raises ModelError."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, model: PagedModel | None = None) -> None:
         super().__init__(config)
         scheduler = config.scheduler
-        self._model: PagedModel | None = load_model(config.model, max_positions=scheduler.max_model_len)
+        self._model: PagedModel | None = model or load_model(config.model, max_positions=scheduler.max_model_len)
         kernels = kernels_for(self._model.device, self._model.dtype, force=envs.kernel_dialect())
         limits = RunnerLimits(
             max_num_seqs=scheduler.max_num_seqs,
@@ -59,13 +59,12 @@ class UniProcExecutor(Executor):
         """gpu_memory_utilization of what is free, less the peak of one forward pass at max_num_batched_tokens."""
         model, limits = self.model, self.runner.limits
         probe = MemoryProbe(model.device)
-        blocks = -(-limits.max_model_len // limits.block_size)
-        caches = allocate_caches(
-            model.kv_shapes[:1], blocks, limits.block_size, device=model.device, dtype=model.dtype
-        ) * len(model.kv_shapes)
+        kinds = list(dict.fromkeys(model.kv_shapes))
+        made = allocate_caches(kinds, 1, limits.block_size, device=model.device, dtype=model.dtype)
+        by_shape = dict(zip(kinds, made))  # every made-up token reads block 0, so one block a shape is enough
+        caches = [by_shape[shape] for shape in model.kv_shapes]
         with probe:
             self.runner.run_dummy(limits.max_num_batched_tokens, caches, num_layers=_PROFILED_LAYERS)
-        del caches
         usable = int(probe.free_bytes * self.config.cache.gpu_memory_utilization)
         return max(0, usable - probe.peak_bytes)
 
@@ -96,6 +95,9 @@ class UniProcExecutor(Executor):
             index = torch.tensor(block_ids, dtype=torch.int64, device=self.model.device)
             for cache, saved in zip(self.runner.caches, content):
                 cache.key[index], cache.value[index] = saved[0], saved[1]
+
+    def fork(self, config: EngineConfig) -> UniProcExecutor:
+        return UniProcExecutor(config, self.model)
 
     def forget_requests(self) -> None:
         self.runner.forget_requests()

@@ -19,6 +19,7 @@ ExtraKeys = tuple[Any, ...] | None
 CustomHash = Callable[[bytes | None, list[int], ExtraKeys], bytes]
 
 _ROOT = sha256(b"nbengine").digest()  # the parent of every first block
+_TOKEN_BYTES = array("I").itemsize
 
 
 class Hashable(Protocol):
@@ -40,9 +41,10 @@ def extra_keys(request: Hashable, block_index: int) -> ExtraKeys:
 
 
 class BlockHasher:
-    """The default: SHA-256 over parent digest, tokens as 32-bit integers, and the extra keys.
+    """The default: SHA-256 over parent digest, tokens as 32-bit integers, then adapter and salt if there are any.
 
-    The parts before the extra keys have a fixed length, so no two contents share an input.
+    The parts before those have a fixed length, and an adapter cannot pass for a salt (in vLLM's flat list of extra keys
+    the two look alike), so no two contents share an input.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -50,19 +52,18 @@ class BlockHasher:
 
     def extend(self, request: Hashable, hashes: list[bytes], num_blocks: int) -> None:
         """Append to `hashes`, the request's so far, until `num_blocks` are there. Costs about 0.7 us a block."""
-        start = len(hashes)
-        size = self.block_size
-        parent = hashes[-1] if hashes else _ROOT
+        start, size = len(hashes), self.block_size
         data = array("I", request.token_ids[start * size : num_blocks * size]).tobytes()
-        width = size * array("I").itemsize
-        if start == 0 and num_blocks > 0 and (keys := extra_keys(request, 0)) is not None:
-            parent = sha256(parent + data[:width] + repr(keys).encode()).digest()
-            hashes.append(parent)
-            data = data[width:]
-        suffix = repr((request.lora_name,)).encode() if request.lora_name else b""
+        parent = hashes[-1] if start else _ROOT
+        later = repr((request.lora_name,)).encode() if request.lora_name else b""
+        suffix = later
+        if start == 0 and request.cache_salt:
+            suffix = repr((request.lora_name, request.cache_salt)).encode()
+        width = size * _TOKEN_BYTES
         for at in range(0, len(data), width):
             parent = sha256(parent + data[at : at + width] + suffix).digest()
             hashes.append(parent)
+            suffix = later
 
 
 class CborHasher(BlockHasher):
@@ -109,8 +110,8 @@ def make_hasher(algo: HashAlgo, block_size: int) -> BlockHasher:
     raise ConfigError(f'prefix_caching_hash_algo must be "sha256", "sha256_cbor" or a function, got {algo!r}.')
 
 
-def canonical_cbor(value: None | int | str | bytes | Sequence[Any]) -> bytes:
-    """RFC 8949, deterministic encoding, for the few types that a block's content is made of. Integers from 0 to 2**64 - 1."""
+def canonical_cbor(value: int | str | bytes | Sequence[Any] | None) -> bytes:
+    """RFC 8949, deterministic encoding, for the few types that a block is named by. Integers: 0 to 2**64 - 1."""
     if value is None:
         return b"\xf6"
     if isinstance(value, int):

@@ -121,14 +121,10 @@ class KVCacheManager:
     # ------------------------------------------------------------------------------------------------------- space
 
     def room_to_admit(self, hit: Sequence[int], num_tokens: int, watermark: int) -> Room:
-        """Would a table of `num_tokens` tokens that begins with the `hit` blocks fit? Idle hit blocks leave the queue too."""
+        """Would a table of `num_tokens` tokens fit that begins with the `hit` blocks? Idle ones leave the queue too."""
         ref_counts = self.pool.ref_counts
         idle = [ref_counts[block] for block in hit].count(0)
         return Room(self.blocks_for(num_tokens) - len(hit) + idle, self.pool.num_free, watermark)
-
-    def room_to_grow(self, request: Holder, num_tokens: int) -> Room:
-        """Would the request's table fit if it grew to `num_tokens` tokens?"""
-        return Room(max(0, self.blocks_for(num_tokens) - len(request.block_ids)), self.pool.num_free)
 
     def admit(self, request: Holder, hit: list[int], num_tokens: int) -> None:
         """Give a request its table: the hit blocks, then new ones up to `num_tokens` tokens. `room_to_admit` must fit."""
@@ -139,11 +135,15 @@ class KVCacheManager:
         if num_tokens >= request.next_full:
             self.index_full_blocks(request, num_tokens)
 
-    def grow(self, request: Holder, num_tokens: int) -> list[int]:
-        """Add blocks until `num_tokens` tokens fit; returns the added ones. `room_to_grow` must fit."""
-        added = self.pool.take(self.blocks_for(num_tokens) - len(request.block_ids), request.request_id)
-        request.block_ids += added
-        request.num_slots = len(request.block_ids) * self.block_size
+    def grow(self, request: Holder, num_tokens: int) -> list[int] | Room:
+        """Add blocks until `num_tokens` tokens fit; returns the added ones. If they are not there: why, and no change."""
+        table, pool = request.block_ids, self.pool
+        needs = -(-num_tokens // self.block_size) - len(table)
+        if needs > len(pool.free):
+            return Room(needs, len(pool.free))
+        added = pool.take(needs, request.request_id)
+        table += added
+        request.num_slots = len(table) * self.block_size
         return added
 
     def release(self, request: Holder) -> None:

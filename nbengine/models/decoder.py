@@ -136,15 +136,15 @@ class DecoderModel:
     def forward(self, batch: FlatBatch, caches: list[LayerCache], *, num_layers: int | None = None) -> Tensor:
         """See PagedModel.forward."""
         kernels, eps = self.kernels, self.shape.norm_eps
-        residual = embedding(batch.token_ids, self._embedding)  # (T, C)
-        delta: Tensor | None = None  # (T, C), what the last block adds
+        residual = embedding(batch.token_ids, self._embedding)  # (T, C), added to in place
+        delta: Tensor | None = None  # (T, C), what the last block adds; each norm may overwrite it
         for layer, cache in zip(self._layers[:num_layers], caches):
             if delta is None:
                 x = kernels.rms_norm(residual, layer.input_norm, eps)
             else:
-                x, residual = kernels.rms_norm(delta, layer.input_norm, eps, residual)
+                x, _ = kernels.rms_norm(delta, layer.input_norm, eps, residual, out=delta, residual_out=residual)
             delta = layer.output(self._attend(layer, cache, batch, x))
-            x, residual = kernels.rms_norm(delta, layer.post_norm, eps, residual)
+            x, _ = kernels.rms_norm(delta, layer.post_norm, eps, residual, out=delta, residual_out=residual)
             delta = layer.down(kernels.silu_and_mul(layer.gate_up(x)))
         assert delta is not None
         rows = batch.logits_rows

@@ -15,6 +15,7 @@ from typing import Any
 from nbengine.observe.observer import Phase
 
 Command = Callable[[], Any]
+_LOOK_UP_S = 0.25
 
 
 class Gate:
@@ -107,9 +108,10 @@ class Gate:
         return True
 
     def _wait(self) -> None:
+        """Wait for a change; look up now and then, as not every way to interrupt a thread wakes it from a lock."""
         self.has_waiter = True
         try:
-            self._changed.wait()
+            self._changed.wait(_LOOK_UP_S)
         finally:
             self.has_waiter = False
 

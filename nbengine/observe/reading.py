@@ -49,6 +49,15 @@ def _name_of(value: object) -> str:
     return str(getattr(value, "__qualname__", value))
 
 
+def changed_options(core: Watched, header: Header) -> dict[str, Any]:
+    """The scheduler options that are not as the header says, by name."""
+    now = msgspec.to_builtins(core.config.scheduler, enc_hook=_name_of)
+    then = header.config.get("scheduler", {})
+    changed = {name: value for name, value in now.items() if name in then and then[name] != value}
+    budget = core.config.scheduler.token_budget
+    return changed | ({"token_budget": budget} if budget != header.token_budget else {})
+
+
 def is_untouched(core: Watched) -> bool:
     """Whether the engine has done nothing yet, so that its header says it all."""
     pool = pool_of(core.scheduler)

@@ -131,25 +131,20 @@ class Recorder:
 
     def view_at(self, step: int, phase: str = "schedule") -> EngineView:
         """The view as it was when the engine stood before `phase` of `step`. Raises LookupError for a moment not kept."""
-        last: EngineView | None = None
-        view: EngineView | None = None
-        for record in decoded(self.log.upto(step)):
-            if view is None:
-                view = EngineView(msgspec.structs.replace(self.view.header))
-                view.painter = self.view.painter
-                continue
-            if isinstance(record, Scheduled) and (record.step, "schedule") == (step, phase):
-                return view
+        records = decoded(self.log.upto(step))
+        next(records, None)  # the header
+        view = EngineView(self.view.header)
+        view.painter = self.view.painter
+        for record in records:
+            reached = (view.step, view.phase) == (step, phase)
+            if reached and (phase != "schedule" or isinstance(record, Scheduled)):
+                break  # before schedule: with the inputs that came before it
             view.apply(record)
-            if (view.step, view.phase) == (step, phase):
-                last = view
-                if phase != "schedule":
-                    return view
-        if last is None or (last.step, last.phase) != (step, phase):
+        if (view.step, view.phase) != (step, phase):
             raise LookupError(
                 f"Step {step} before {phase} is not recorded; recorded: step {self.log.first_step} to {self.view.step}."
             )
-        return last
+        return view
 
     # ------------------------------------------------------------------------------------- what the core tells (Observer)
 
@@ -257,7 +252,7 @@ class Recorder:
         self._emit("executed", record)
 
     def on_updated(self, outputs: EngineCoreOutputs, seconds: float) -> None:
-        step = outputs.step
+        step = self.core.step_count - 1  # not outputs.step: that is of the scheduler, which a reset replaces
         made = outputs.outputs
         check = self.check_every and step % self.check_every == 0
         stats = outputs.stats.prefix_cache if outputs.stats else None
@@ -301,7 +296,8 @@ class Recorder:
             if kept
             else EngineView.from_keyframe(self.view.header, reading.keyframe_of(self.core, self.now()))
         )
-        view.painter, view.options, view.texts = self.view.painter, self.view.options, self.view.texts
+        view.painter, view.texts = self.view.painter, self.view.texts
+        view.options = reading.changed_options(self.core, view.header)
         if not kept:
             self.log.segments.clear()
             self.log.num_records = self.log.num_bytes = 0

@@ -14,10 +14,41 @@ from typing import Any
 
 from nbengine.kv_cache.ops import BlockOp, Op
 from nbengine.observe.observer import Phase, Watched
+from nbengine.plan import CachedRequestData, NewRequestData, SchedulerOutput
 
 MARK_BYTES = 200  # a request in a front's mark, roughly
 
 _LOSES = (Op.EVICT, Op.UNCACHE, Op.FREE_FRONT, Op.FREE_BACK)  # after these a block's content may be overwritten
+
+
+def describe_running(core: Watched) -> None:
+    """Have the executor know the scheduler's running requests, as they are, and no others: by a plan that describes them
+    and computes nothing. After this the scheduler may go on as if the executor had seen the whole run."""
+    described = [
+        NewRequestData(
+            request_id=request.request_id,
+            token_ids=list(request.token_ids),
+            num_prompt_tokens=request.num_prompt_tokens,
+            sampling_params=request.sampling_params,
+            block_ids=list(request.block_ids),
+            num_computed_tokens=request.num_computed_tokens,
+            eos_token_id=request.eos_token_id,
+            lora_id=request.lora_id,
+        )
+        for request in core.scheduler.running
+    ]
+    core.executor.forget_requests()
+    plan = SchedulerOutput(
+        step=core.step_count,
+        scheduled_new_reqs=described,
+        scheduled_resumed_reqs=[],
+        scheduled_cached_reqs=CachedRequestData([], [], []),
+        num_scheduled_tokens={},
+        total_num_scheduled_tokens=0,
+        preempted_req_ids=[],
+        finished_req_ids=[],
+    )
+    core.executor.execute_model(plan)
 
 
 @dataclass(slots=True)
@@ -123,7 +154,7 @@ class UndoLog:
         moment.num_bytes -= sum(len(blocks) for blocks, _content in moment.saved) * core.executor.kv_bytes_per_block
         moment.saved.clear()
         core.scheduler.restore(moment.snapshot)
-        core.executor.forget_requests()
+        describe_running(core)
         core.plan = core.result = None
         core.step_count = step
         core.next_phase = Phase.SCHEDULE

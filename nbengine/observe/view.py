@@ -357,7 +357,7 @@ class EngineView:
 
     def canonical(self) -> dict[str, Any]:
         """The view as plain data, for comparing it with the engine and with the fold in the browser."""
-        names = ("status", "num_tokens", "num_computed_tokens", "block_ids", "num_cached_tokens", "num_preemptions")
+        names = ("status", "num_tokens", "num_computed_tokens", "num_cached_tokens", "num_preemptions", "finish_reason")
         return {
             "step": self.step,
             "phase": self.phase,
@@ -368,7 +368,7 @@ class EngineView:
             "owners": [list(owners) for owners in self.owners],
             "hashes": list(self.hashes),
             "requests": {
-                request_id: {name: getattr(request, name) for name in (*names, "finish_reason")}
+                request_id: {name: getattr(request, name) for name in names} | {"block_ids": list(request.block_ids)}
                 for request_id, request in self.requests.items()
             },
         }

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -41,7 +42,7 @@ class Decision(msgspec.Struct, array_like=True):
     """One request's verdict with the numbers behind it.
 
     cause: the request that it is about beside this one, if any. file, line: the source line that decided (file is empty
-    for the stock scheduler), so that a person can read the rule itself.
+    for nbengine/scheduler/scheduler.py), so that a person can read the rule itself.
     """
 
     request_id: str
@@ -53,11 +54,13 @@ class Decision(msgspec.Struct, array_like=True):
 
 
 class DecisionLog:
-    """The decisions of one step, written to an observer's list. Made only when there is an observer."""
+    """The decisions of one step, appended to an observer's list; with None for a list, nothing is kept."""
 
-    def __init__(self, entries: list[Decision]) -> None:
-        self.entries = entries
-        self._start = len(entries)  # what stands before is of earlier steps
+    __slots__ = ("_entries", "_start")
+
+    def __init__(self, entries: list[Decision] | None) -> None:
+        self._entries = entries
+        self._start = len(entries or ())  # what stands before is of earlier steps
 
     def note(
         self,
@@ -68,12 +71,10 @@ class DecisionLog:
         numbers: dict[str, int] | None = None,
     ) -> None:
         """Append one decision. Its source line is the caller's, or that of `rule`, the method that chose."""
-        code, line = sys._getframe(1).f_code, sys._getframe(1).f_lineno
-        if rule is not None:
-            code = getattr(rule, "__func__", rule).__code__
-            line = code.co_firstlineno
-        file = "" if code.co_filename.startswith(_STOCK) else code.co_filename
-        self.entries.append(Decision(request_id, verdict, numbers or {}, cause, line, file))
+        if self._entries is None:
+            return
+        file, line = _place(sys._getframe(1), rule)
+        self._entries.append(Decision(request_id, verdict, numbers or {}, cause, line, file))
 
     def note_rest(
         self,
@@ -83,15 +84,28 @@ class DecisionLog:
         numbers: dict[str, int] | None = None,
     ) -> None:
         """The same decision for each of these that has none yet in this step."""
-        decided = {entry.request_id for entry in self.entries[self._start :]}
-        line = sys._getframe(1).f_lineno
+        if self._entries is None:
+            return
+        decided = {entry.request_id for entry in self._entries[self._start :]}
+        file, line = _place(sys._getframe(1))
         for request_id in request_ids:
             if request_id not in decided:
-                self.entries.append(Decision(request_id, verdict, numbers or {}, cause, line))
+                self._entries.append(Decision(request_id, verdict, numbers or {}, cause, line, file))
 
     def withdraw(self, request_id: str) -> None:
         """Forget what was noted of a request in this step: something else became of it."""
-        self.entries[self._start :] = [e for e in self.entries[self._start :] if e.request_id != request_id]
+        if self._entries is None:
+            return
+        self._entries[self._start :] = [e for e in self._entries[self._start :] if e.request_id != request_id]
 
 
-_STOCK = str(Path(__file__).parent)
+def _place(frame: FrameType, rule: Callable[..., Any] | None = None) -> tuple[str, int]:
+    """File (empty for scheduler.py) and line of the rule, or of the frame that noted the decision."""
+    code, line = frame.f_code, frame.f_lineno
+    if rule is not None:
+        code = getattr(rule, "__func__", rule).__code__
+        line = code.co_firstlineno
+    return "" if code.co_filename == _STOCK else code.co_filename, line
+
+
+_STOCK = str(Path(__file__).with_name("scheduler.py"))

@@ -1,112 +1,131 @@
-"""The books of the engine: what must hold between any two phases, whatever happened.
+"""The books of the scheduler and its block pool, checked against each other. Used by tests, and by a person who asks.
 
-`violations` looks at everything and says what is wrong, for the Lab's lamp; `check_invariants` raises, for tests.
+Holds between any two phases of a step. O(blocks + tokens of the plan in flight).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from nbengine.errors import InvariantError
 from nbengine.kv_cache.block_pool import NULL_BLOCK
-from nbengine.scheduler.request import RequestStatus
-from nbengine.scheduler.scheduler import Scheduler
+from nbengine.scheduler.request import Request, RequestStatus
+
+if TYPE_CHECKING:
+    from nbengine.scheduler.scheduler import Scheduler
 
 
-class Violation(msgspec.Struct, frozen=True):
-    """One thing that does not add up, and which blocks and requests it is about."""
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that does not add up, and the blocks and requests that it is about."""
 
     message: str
-    block_ids: tuple[int, ...] = ()
-    request_ids: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return self.message
+    block_ids: list[int] = []
+    request_ids: list[str] = []
 
 
 def check_invariants(scheduler: Scheduler) -> None:
     """Raises InvariantError with every violation and the scheduler's state."""
     if found := violations(scheduler):
-        raise InvariantError("\n".join(map(str, found)) + "\n" + scheduler.describe())
+        raise InvariantError("\n".join([*(violation.message for violation in found), scheduler.describe()]))
 
 
 def violations(scheduler: Scheduler) -> list[Violation]:
-    """Everything that does not add up, empty if the books are right. O(blocks + tokens held)."""
-    return [*_of_blocks(scheduler), *_of_the_index(scheduler), *_of_requests(scheduler), *_of_the_plan(scheduler)]
+    """Everything that does not add up; empty when all is well."""
+    checks = (_reference_counts, _free_queue, _prefix_index, _queues, _tables, _plan_in_flight)
+    return list(chain.from_iterable(check(scheduler) for check in checks))
 
 
-def _of_blocks(scheduler: Scheduler) -> Iterator[Violation]:
+def _reference_counts(scheduler: Scheduler) -> Iterator[Violation]:
     pool = scheduler.kv.pool
-    owners: Counter[int] = Counter()
-    for request in scheduler.requests.values():
-        owners.update(request.block_ids)
-        if len(set(request.block_ids)) != len(request.block_ids):
-            yield Violation(f"{request.request_id} holds a block twice", (), (request.request_id,))
-    for block in range(1, pool.num_blocks):
-        refs, held = pool.ref_counts[block], owners[block]
-        if refs != held:
-            yield Violation(f"block {block} has reference count {refs}, but {held} tables hold it", (block,))
-        if (refs == 0) != (block in pool.free):
-            where = "in" if block in pool.free else "missing from"
-            yield Violation(f"block {block} has reference count {refs} and is {where} the free queue", (block,))
-    if owners[NULL_BLOCK] or NULL_BLOCK in pool.free:
-        yield Violation("the null block was handed out", (NULL_BLOCK,))
-    held = sum(1 for block, count in owners.items() if count and block != NULL_BLOCK)
-    if held + pool.num_free != pool.num_usable:
-        yield Violation(f"{held} held + {pool.num_free} free blocks are not the {pool.num_usable} usable ones")
+    owners = Counter(block for request in scheduler.requests.values() for block in request.block_ids)
+    owners[NULL_BLOCK] += 1
+    for block, count in enumerate(pool.ref_counts):
+        if count != owners[block]:
+            holders = [r.request_id for r in scheduler.requests.values() if block in r.block_ids]
+            message = f"Block {block} has reference count {count}, but {owners[block]} tables hold it."
+            yield Violation(message=message, block_ids=[block], request_ids=holders)
 
 
-def _of_the_index(scheduler: Scheduler) -> Iterator[Violation]:
+def _free_queue(scheduler: Scheduler) -> Iterator[Violation]:
     pool = scheduler.kv.pool
-    indexed: Counter[int] = Counter(pool.index.values())
-    for others in pool.duplicates.values():
-        indexed.update(others)
-    for block, block_hash in enumerate(pool.hashes):
-        if indexed[block] != (block_hash is not None):
-            yield Violation(f"block {block} stands {indexed[block]} times in the prefix index, hash {block_hash!r}", (block,))
-    for block_hash, block in pool.index.items():
-        if pool.hashes[block] != block_hash:
-            yield Violation(f"the prefix index leads to block {block}, which has another hash", (block,))
+    if held := [block for block in pool.free if pool.ref_counts[block] != 0]:
+        yield Violation(message=f"Blocks {held} are in the free queue, but held.", block_ids=held)
+    if lost := [block for block, count in enumerate(pool.ref_counts) if count == 0 and block not in pool.free]:
+        yield Violation(message=f"Blocks {lost} are neither held nor free.", block_ids=lost)
+    if NULL_BLOCK in pool.free:
+        yield Violation(message="The null block is in the free queue.", block_ids=[NULL_BLOCK])
 
 
-def _of_requests(scheduler: Scheduler) -> Iterator[Violation]:
-    running = Counter(request.request_id for request in scheduler.running)
-    waiting = Counter(request.request_id for request in scheduler.waiting_requests())
-    for request_id in {*scheduler.requests, *running, *waiting}:
-        places = running[request_id] + waiting[request_id]
-        if places != 1 or request_id not in scheduler.requests:
-            live = "live" if request_id in scheduler.requests else "not live"
-            yield Violation(f"{request_id} is {live} and stands in {places} queues", (), (request_id,))
+def _prefix_index(scheduler: Scheduler) -> Iterator[Violation]:
+    pool = scheduler.kv.pool
+    indexed = {block: name for name, block in pool.index.items()}
+    for name, blocks in pool.duplicates.items():
+        if not blocks or name not in pool.index:
+            yield Violation(
+                message=f"The index has duplicates of {name[:8].hex()} and no first block.", block_ids=list(blocks)
+            )
+        indexed.update(dict.fromkeys(blocks, name))
+    wrong = [block for block, name in enumerate(pool.hashes) if name != indexed.get(block)]
+    if wrong:
+        yield Violation(message=f"Blocks {wrong} have a hash that is not the prefix index's.", block_ids=wrong)
+    if pool.hashes[NULL_BLOCK] is not None:
+        yield Violation(message="The null block is in the prefix index.", block_ids=[NULL_BLOCK])
+
+
+def _queues(scheduler: Scheduler) -> Iterator[Violation]:
+    places = Counter(map(id, chain(scheduler.running, scheduler.waiting, scheduler.skipped)))
     for request in scheduler.requests.values():
-        is_running = request.status is RequestStatus.RUNNING
-        if is_running != bool(running[request.request_id]) or request.status is RequestStatus.FINISHED:
-            yield Violation(f"{request.request_id} is {request.status} in the wrong queue", (), (request.request_id,))
-        if not 0 <= request.num_computed_tokens <= request.num_tokens:
-            message = f"{request.request_id} has {request.num_computed_tokens} of {request.num_tokens} tokens computed"
-            yield Violation(message, (), (request.request_id,))
-        if request.num_computed_tokens > len(request.block_ids) * scheduler.kv.block_size:
-            message = f"{request.request_id} has more tokens computed than its {len(request.block_ids)} blocks hold"
-            yield Violation(message, (), (request.request_id,))
-    if len(scheduler.running) > scheduler.config.scheduler.max_num_seqs:
-        yield Violation(f"{len(scheduler.running)} requests run, but max_num_seqs is {scheduler.config.scheduler.max_num_seqs}")
+        if places[id(request)] != 1:
+            message = f"{request.request_id} is in {places[id(request)]} queues; a live request is in exactly one."
+            yield Violation(message=message, request_ids=[request.request_id])
+    known = set(map(id, scheduler.requests.values()))
+    in_running = set(map(id, scheduler.running))
+    for request in chain(scheduler.running, scheduler.waiting, scheduler.skipped):
+        running = id(request) in in_running
+        if id(request) not in known:
+            yield _about(request, f"{request.request_id} is in a queue, but not live.")
+        elif running != (request.status is RequestStatus.RUNNING) or request.status is RequestStatus.FINISHED:
+            yield _about(request, f"{request.request_id} is {request.status}, but {'' if running else 'not '}in running.")
 
 
-def _of_the_plan(scheduler: Scheduler) -> Iterator[Violation]:
-    """The plan in flight: within the budget, and no slot of the KV cache written twice."""
-    tokens, budget = scheduler.in_flight, scheduler.config.scheduler.token_budget
-    if sum(tokens.values()) > budget:
-        yield Violation(f"the plan has {sum(tokens.values())} tokens, but the budget is {budget}", (), tuple(tokens))
-    writers: dict[tuple[int, int], str] = {}
-    for request_id, count in tokens.items():
+def _tables(scheduler: Scheduler) -> Iterator[Violation]:
+    kv = scheduler.kv
+    for request in scheduler.requests.values():
+        computed, name = request.num_computed_tokens, request.request_id
+        if not 0 <= computed <= request.num_tokens:
+            yield _about(request, f"{name} has {computed} computed tokens of {request.num_tokens}.")
+        if computed > request.num_slots or request.num_slots != len(request.block_ids) * kv.block_size:
+            yield _about(request, f"{name} has {computed} computed tokens in {len(request.block_ids)} blocks.")
+        if request.status is not RequestStatus.RUNNING and request.block_ids:
+            yield _about(request, f"{name} is {request.status} and holds blocks {request.block_ids}.")
+        if NULL_BLOCK in request.block_ids or len(set(request.block_ids)) != len(request.block_ids):
+            yield _about(request, f"{name}'s table has the null block, or a block twice: {request.block_ids}.")
+
+
+def _plan_in_flight(scheduler: Scheduler) -> Iterator[Violation]:
+    """The token budget, and that no two tokens of the step go to the same place."""
+    budget, used = scheduler.budget_in_flight, sum(scheduler.in_flight.values())
+    if used > budget:
+        yield Violation(message=f"The plan in flight has {used} tokens, more than its budget of {budget}.")
+    size = scheduler.kv.block_size
+    writers: dict[int, str] = {}
+    for request_id, tokens in scheduler.in_flight.items():
         request = scheduler.requests.get(request_id)
         if request is None or request.status is not RequestStatus.RUNNING:
-            continue
-        for position in range(request.num_computed_tokens - count, request.num_computed_tokens):
-            slot = (request.block_ids[position // scheduler.kv.block_size], position % scheduler.kv.block_size)
+            continue  # aborted or preempted since
+        end = min(request.num_computed_tokens, request.num_slots)
+        for position in range(end - tokens, end):
+            slot = request.block_ids[position // size] * size + position % size
             if slot in writers:
-                message = f"slot {slot[1]} of block {slot[0]} is written by {writers[slot]} and {request_id} in one step"
-                yield Violation(message, (slot[0],), (writers[slot], request_id))
+                message = f"{request_id} and {writers[slot]} both write slot {slot} in this step."
+                yield Violation(message=message, block_ids=[slot // size], request_ids=[request_id, writers[slot]])
             writers[slot] = request_id
+
+
+def _about(request: Request, message: str) -> Violation:
+    return Violation(message=message, block_ids=list(request.block_ids), request_ids=[request.request_id])

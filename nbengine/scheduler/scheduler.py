@@ -10,103 +10,33 @@ requests are admitted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import chain, repeat
+from collections.abc import Iterator
+from itertools import repeat
 from time import monotonic
-from typing import Any, Literal
 
-from nbengine.config import EngineConfig
-from nbengine.errors import DuplicateRequestError, InvalidRequestError
-from nbengine.kv_cache.manager import KVCacheManager
-from nbengine.plan import CachedRequestData, ModelRunnerOutput, NewRequestData, SchedulerOutput
-from nbengine.protocol import EngineCoreOutput, EngineCoreOutputs, FinishReason, PrefixCacheStats, SchedulerStats
+from nbengine.kv_cache.manager import Room
+from nbengine.plan import ModelRunnerOutput, NewRequestData, SchedulerOutput
+from nbengine.protocol import EngineCoreOutput, EngineCoreOutputs, PrefixCacheStats, SchedulerStats
+from nbengine.scheduler import invariants
 from nbengine.scheduler import snapshot as snapshots
+from nbengine.scheduler.batch import Batch
 from nbengine.scheduler.decision import Decision, DecisionLog, Verdict
 from nbengine.scheduler.request import Request, RequestStatus
-from nbengine.scheduler.request_queue import FCFSQueue, KeyedQueue, RequestQueue
-from nbengine.scheduler.rules import AdmissionRule, LoraSlots
+from nbengine.scheduler.request_queue import RequestQueue
+from nbengine.scheduler.state import SchedulerState
 from nbengine.scheduler.stopping import stop_of
-
-PauseState = Literal["none", "new", "all"]  # run; admit nobody; compute nothing
 
 _RUNNING = RequestStatus.RUNNING
 
 
-@dataclass(slots=True)
-class Batch:
-    """The plan of a step while it is being made."""
-
-    budget: int  # tokens left
-    log: DecisionLog | None  # None when nobody looks
-    tokens: dict[str, int] = field(default_factory=dict)  # request -> tokens in this step, in batch order
-    computed: list[int] = field(default_factory=list)  # of the running requests among them, before this step
-    added_blocks: dict[str, list[int]] = field(default_factory=dict)  # running request -> blocks added to its table
-    preempted: list[str] = field(default_factory=list)
-    new: list[NewRequestData] = field(default_factory=list)
-    resumed: list[NewRequestData] = field(default_factory=list)
-
-    def take_back(self, request_id: str) -> int:
-        """Remove a running request that may have its tokens already; how many it had."""
-        if request_id not in self.tokens:
-            return 0
-        del self.computed[list(self.tokens).index(request_id)]
-        self.added_blocks.pop(request_id, None)
-        return self.tokens.pop(request_id)
-
-    def continuing(self) -> CachedRequestData:
-        """The running requests that got tokens, as columns; call it before any is admitted."""
-        ids = list(self.tokens)
-        added: list[list[int] | None] = [None] * len(ids)
-        if self.added_blocks:
-            added = [self.added_blocks.get(request_id) for request_id in ids]
-        return CachedRequestData(ids, added, self.computed)
-
-
-class Scheduler:
-    """The queues, the KV blocks and the rules that move requests between them. Owned by one thread.
-
-    num_blocks: KV blocks, null block included; default: config.cache.num_blocks.
-    decisions: the observer's slot. Make it a list and `schedule` appends one Decision for every live request.
-    prefix_stats counts every prefix look-up since the last update, as vLLM does, so that a refused head counts again
-    in every step; admissions counts once an admission, and never starts over.
-    """
-
-    def __init__(self, config: EngineConfig, num_blocks: int | None = None) -> None:
-        self.config = config
-        self.kv = KVCacheManager(config.cache, config.cache.num_blocks if num_blocks is None else num_blocks)
-        self.requests: dict[str, Request] = {}
-        self.running: list[Request] = []
-        self.waiting = self.make_queue()
-        self.skipped = self.make_queue()  # passed over by a rule in an earlier step
-        limits = config.scheduler
-        self.rules: list[AdmissionRule] = [LoraSlots(limits.max_loras)] if limits.max_loras else []
-        self.pause_state: PauseState = "none"
-        self.step = 0
-        self.num_preemptions = 0
-        self.preempted_since_update = 0
-        self.prefix_stats = PrefixCacheStats()
-        self.admissions = PrefixCacheStats()
-        self.decisions: list[Decision] | None = None
-        self.in_flight: dict[str, int] = {}  # tokens of the plan that has not come back yet
-        self.finished_req_ids: dict[str, None] = {}  # ended, to be announced by the next plan; in order
-        self.has_backlog = False  # the last admission pass that let prefills in left requests waiting
-
-    # ------------------------------------------------------------------------------------ the rules to override
+class Scheduler(SchedulerState):
+    """Decides every step. Owned by one thread."""
 
     def choose_victim(self) -> Request:
         """The running request that loses its blocks when one finds none: the last admitted, or the least important."""
         if self.config.scheduler.policy == "priority":
             return max(self.running, key=lambda request: (request.priority, request.arrival_time))
         return self.running[-1]
-
-    def waiting_key(self, request: Request) -> Any:
-        """The priority policy's order of admission: the smallest key first. Request ids compare as strings."""
-        return (request.priority, request.arrival_time, request.request_id)
-
-    def make_queue(self) -> RequestQueue:
-        """An empty waiting queue."""
-        return KeyedQueue(self.waiting_key) if self.config.scheduler.policy == "priority" else FCFSQueue()
 
     # ------------------------------------------------------------------------------------------------- the step
 
@@ -117,17 +47,17 @@ class Scheduler:
         prefills in this step, lest all others wait for it.
         """
         budget = 0 if self.pause_state == "all" else self.config.scheduler.token_budget
-        batch = Batch(budget, None if self.decisions is None else DecisionLog(self.decisions))
-        self.in_flight = batch.tokens
+        batch = Batch(budget, DecisionLog(self.decisions))
+        self.in_flight, self.budget_in_flight = batch.tokens, budget
+        if self.pause_state == "all":
+            batch.log.note_rest(self.requests, Verdict.PAUSED)
         deferring = throttle_prefills and self._may_defer_prefills()
         self._schedule_running(batch, deferring)
         continuing = batch.continuing()
         if batch.preempted:
-            if batch.log is not None:
-                batch.log.note_rest(self._waiting_ids(), Verdict.ADMISSION_OFF, batch.preempted[0])
+            batch.log.note_rest(self._waiting_ids(), Verdict.ADMISSION_OFF, batch.preempted[0])
         elif self.pause_state != "none":
-            if batch.log is not None:
-                batch.log.note_rest(self.requests, Verdict.PAUSED)
+            batch.log.note_rest(self._waiting_ids(), Verdict.PAUSED)
         else:
             self._admit_waiting(batch, deferring)
             self.has_backlog = self.has_backlog if deferring else len(self.waiting) > 0
@@ -153,33 +83,33 @@ class Scheduler:
         in steady decode, and asks the block pool only when a request crosses into a new block or fills one.
         """
         limits = self.config.scheduler
-        running, tokens, computed_column, log = self.running, batch.tokens, batch.computed, batch.log
+        running, tokens, log = self.running, batch.tokens, batch.log
+        computed_column, next_tokens = batch.computed, batch.next_tokens
+        observed = self.decisions is not None
         chunk_limit = limits.long_prefill_token_threshold or limits.max_model_len
-        last_computable = limits.max_model_len - 1
+        last_computable = limits.max_model_len - 1  # the last token of a full context is never an input
         budget = batch.budget
         index = 0
         while index < len(running) and budget > 0:
             request = running[index]
             index += 1
             computed = request.num_computed_tokens
-            num_tokens = len(request.token_ids)
+            token_ids = request.token_ids
+            num_tokens = len(token_ids)
             want = num_tokens - computed
-            if want > chunk_limit:
-                want = chunk_limit
-            if want > budget:
-                want = budget
-            if want > last_computable - computed:
-                want = last_computable - computed
-            if want <= 0 or (deferring and request.is_prefill_chunk):
-                if log is not None:
-                    log.note(request.request_id, Verdict.NO_NEED if want <= 0 else Verdict.THROTTLED)
+            if want != 1:
+                want = min(want, chunk_limit, budget, last_computable - computed)
+                if want <= 0:
+                    log.note(request.request_id, Verdict.NO_NEED)
+                    continue
+            if deferring and request.is_prefill_chunk:
+                log.note(request.request_id, Verdict.THROTTLED)
                 continue
             end = computed + want
             if end > request.num_slots:
                 given_back = self._make_room(request, end, batch)
                 if given_back is None:
-                    if log is not None:
-                        log.note_rest(map(_id, running), Verdict.PASS_ENDED, request.request_id)
+                    log.note_rest(map(_id, running), Verdict.PASS_ENDED, request.request_id)
                     break
                 budget += sum(given_back)
                 index -= len(given_back)
@@ -187,14 +117,14 @@ class Scheduler:
                 self.kv.index_full_blocks(request, end)
             tokens[request.request_id] = want
             computed_column.append(computed)
+            next_tokens.append(token_ids[computed])
             budget -= want
-            if log is not None:
+            if observed:
                 verdict = Verdict.PREFILL if request.is_prefill_chunk else Verdict.DECODE
                 log.note(request.request_id, verdict, numbers=_tokens_numbers(want, num_tokens - end))
             request.num_computed_tokens = end
             request.is_prefill_chunk = end < num_tokens
-        if log is not None and self.pause_state != "all":
-            log.note_rest(map(_id, running), Verdict.BUDGET, numbers=self._budget_numbers(budget))
+        log.note_rest(map(_id, running), Verdict.BUDGET, numbers=self._budget_numbers(budget))
         batch.budget = budget
 
     def _make_room(self, request: Request, end: int, batch: Batch) -> list[int] | None:
@@ -204,24 +134,22 @@ class Scheduler:
         the victim and lost its place.
         """
         given_back = []
-        while not (room := self.kv.room_to_grow(request, end)).fits:
+        while isinstance(added := self.kv.grow(request, end), Room):
             victim = self.choose_victim()
             had = self.in_flight.get(victim.request_id, 0)
-            numbers = {"needs": room.needs, "free": room.free, "computed": victim.num_computed_tokens - had}
+            numbers = {"needs": added.needs, "free": added.free, "computed": victim.num_computed_tokens - had}
             self.preempt(victim)
             if batch.take_back(victim.request_id):
                 given_back.append(had)
             batch.preempted.append(victim.request_id)
-            if batch.log is not None:
-                verdict, cause = Verdict.PREEMPTED, request.request_id
-                if victim is request:
-                    verdict, cause = Verdict.SELF_PREEMPTED, None
-                numbers["freed"] = self.kv.pool.num_free - room.free
-                batch.log.withdraw(victim.request_id)
-                batch.log.note(victim.request_id, verdict, cause, self.choose_victim, numbers)
-            if victim is request:
+            own = victim is request
+            verdict, cause = (Verdict.SELF_PREEMPTED, None) if own else (Verdict.PREEMPTED, request.request_id)
+            numbers["freed"] = self.kv.pool.num_free - added.free
+            batch.log.withdraw(victim.request_id)
+            batch.log.note(victim.request_id, verdict, cause, self.choose_victim, numbers)
+            if own:
                 return None
-        batch.added_blocks[request.request_id] = self.kv.grow(request, end)
+        batch.added_blocks[request.request_id] = added
         return given_back
 
     def _admit_waiting(self, batch: Batch, deferring: bool) -> None:
@@ -235,21 +163,18 @@ class Scheduler:
             rule.begin(self.requests[request_id] for request_id in batch.tokens)
         while batch.budget > 0 and (queue := self._next_queue()):
             if len(self.running) >= limit:
-                if batch.log is not None:
-                    numbers = {"running": len(self.running), "limit": limit}
-                    batch.log.note_rest(self._waiting_ids(), Verdict.MAX_NUM_SEQS, numbers=numbers)
+                numbers = {"running": len(self.running), "limit": limit}
+                batch.log.note_rest(self._waiting_ids(), Verdict.MAX_NUM_SEQS, numbers=numbers)
                 break
             request = queue.peek()
             if self._passed_over(request, batch):
                 aside.append(queue.pop())
             elif not self._try_admit(request, queue, batch, deferring):
-                if batch.log is not None:
-                    batch.log.note_rest(self._waiting_ids(), Verdict.BEHIND, request.request_id)
+                batch.log.note_rest(self._waiting_ids(), Verdict.BEHIND, request.request_id)
                 break
         for request in reversed(aside):
             self.skipped.prepend(request)
-        if batch.log is not None:
-            batch.log.note_rest(self._waiting_ids(), Verdict.BUDGET, numbers=self._budget_numbers(batch.budget))
+        batch.log.note_rest(self._waiting_ids(), Verdict.BUDGET, numbers=self._budget_numbers(batch.budget))
 
     def _try_admit(self, request: Request, queue: RequestQueue, batch: Batch, deferring: bool) -> bool:
         """Give the head of `queue` its tokens and blocks, if it fits. Else note why not and change nothing."""
@@ -258,33 +183,28 @@ class Scheduler:
         num_tokens = len(request.token_ids)
         num_hit = len(hit) * self.kv.block_size
         if deferring and num_hit < num_tokens - 1:
-            if log is not None:
-                log.note(request_id, Verdict.THROTTLED)
+            log.note(request_id, Verdict.THROTTLED)
             return False
         want = num_tokens - num_hit
         if 0 < limits.long_prefill_token_threshold < want:
             want = limits.long_prefill_token_threshold
         if want > batch.budget and not limits.enable_chunked_prefill:
-            if log is not None:
-                log.note(request_id, Verdict.CHUNK_TOO_BIG, numbers={"needs": want, "budget": batch.budget})
+            log.note(request_id, Verdict.CHUNK_TOO_BIG, numbers={"needs": want, "budget": batch.budget})
             return False
         want = min(want, batch.budget)
         watermark = int(limits.watermark * self.kv.pool.num_blocks) if self.running else 0
         if limits.scheduler_reserve_full_isl:
             room = self.kv.room_to_admit(hit, min(num_tokens, limits.max_model_len), watermark)
             if not room.fits:
-                if log is not None:
-                    log.note(request_id, Verdict.RESERVE, numbers=room._asdict())
+                log.note(request_id, Verdict.RESERVE, numbers=room._asdict())
                 return False
         room = self.kv.room_to_admit(hit, min(num_hit + want, limits.max_model_len), watermark)
         if not room.fits:
-            if log is not None:
-                log.note(request_id, Verdict.NO_BLOCKS, numbers=room._asdict())
+            log.note(request_id, Verdict.NO_BLOCKS, numbers=room._asdict())
             return False
-        if log is not None:
-            verdict = Verdict.RESUMED if request.status is RequestStatus.PREEMPTED else Verdict.ADMITTED
-            numbers = {**_tokens_numbers(want, num_tokens - num_hit - want), "hit": num_hit}
-            log.note(request_id, verdict, numbers=numbers)
+        verdict = Verdict.RESUMED if request.status is RequestStatus.PREEMPTED else Verdict.ADMITTED
+        numbers = {**_tokens_numbers(want, num_tokens - num_hit - want), "hit": num_hit}
+        log.note(request_id, verdict, numbers=numbers)
         self._admit(queue.pop(), hit, want, batch)
         return True
 
@@ -331,8 +251,9 @@ class Scheduler:
             if request is None or request.status is not _RUNNING or not new_ids:
                 continue
             token_ids = request.token_ids
+            before = len(token_ids)
             entry = EngineCoreOutput(request_id=request_id, new_token_ids=new_ids, new_logprobs=logprobs)
-            if len(token_ids) == request.num_prompt_tokens:
+            if before == request.num_prompt_tokens:
                 entry.num_cached_tokens = request.num_cached_tokens
             outputs.append(entry)
             for token in new_ids:
@@ -341,6 +262,7 @@ class Scheduler:
                     stop = stop_of(request, token, self.max_model_len)
                     if stop is not None:
                         entry.finish_reason, entry.stop_reason = stop
+                        entry.new_token_ids = token_ids[before:]
                         self._finish(request, *stop)
                         any_stopped = True
                         break
@@ -349,136 +271,6 @@ class Scheduler:
         self.in_flight = {}
         return EngineCoreOutputs(step=plan.step, timestamp=monotonic(), outputs=outputs, stats=self._take_stats())
 
-    # ---------------------------------------------------------------------------------------------- from outside
-
-    def add_request(self, request: Request) -> None:
-        """Put a new request into the waiting queue.
-
-        Raises DuplicateRequestError for the id of a live request, InvalidRequestError for one that could never run.
-        """
-        if request.request_id in self.requests:
-            raise DuplicateRequestError(f"A request {request.request_id!r} is live already: choose another id, or abort it.")
-        if (refusal := self.refusal(request)) is not None:
-            raise InvalidRequestError(refusal)
-        self.kv.hash_full_blocks(request)
-        self.requests[request.request_id] = request
-        self.waiting.add(request)
-
-    def refusal(self, request: Request) -> str | None:
-        """Why a request could never be admitted, even alone; None if it can. vLLM would let it block the queue for ever."""
-        length, limits = request.num_tokens, self.config.scheduler
-        needed, usable = self.kv.blocks_for(length), self.kv.pool.num_usable
-        if needed > usable:
-            return (
-                f"Request {request.request_id!r} can never fit: its {length} prompt tokens need {needed} KV blocks of "
-                f"{self.kv.block_size} tokens, and the pool has {usable}. Shorten the prompt or enlarge the KV cache."
-            )
-        chunk = min(length, limits.long_prefill_token_threshold or length)
-        if not limits.enable_chunked_prefill and chunk > limits.token_budget:
-            return (
-                f"Request {request.request_id!r} can never fit: with chunked prefill off its {chunk} prompt tokens must "
-                f"fit one step, and the token budget is {limits.token_budget}. Raise the budget or turn chunking on."
-            )
-        return None
-
-    def finish_requests(self, request_ids: str | Iterable[str], reason: FinishReason = FinishReason.ABORT) -> list[str]:
-        """End requests from outside, in the given order. Returns the ids that were alive; the others are ignored."""
-        ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
-        ended = []
-        for request_id in ids:
-            if (request := self.requests.get(request_id)) is not None:
-                self._leave_queue(request)
-                self._finish(request, reason)
-                ended.append(request_id)
-        return ended
-
-    def preempt(self, request: Request) -> None:
-        """Take a running request's blocks and put it back at the front of the waiting queue. Its tokens are kept.
-
-        May be called by hand between any two phases. If a plan with the request is in flight, what that plan computes for
-        it is lost. Raises InvalidRequestError if the request is not running.
-        """
-        if request.status is not _RUNNING:
-            raise InvalidRequestError(
-                f"Only a running request can be preempted, and {request.request_id!r} is {request.status}."
-            )
-        self.running.remove(request)
-        self.kv.forget_uncomputed(request, request.num_computed_tokens - self.in_flight.get(request.request_id, 0))
-        self.kv.release(request)
-        request.status = RequestStatus.PREEMPTED
-        request.num_computed_tokens = 0
-        request.is_prefill_chunk = True
-        request.num_preemptions += 1
-        self.num_preemptions += 1
-        self.preempted_since_update += 1
-        self.waiting.prepend(request)
-
-    def set_priority(self, request: Request, priority: int) -> None:
-        """Change how important a live request is, and its place in the queue with it."""
-        queue = self._queue_of(request)
-        if queue is not None:
-            queue.remove(request)
-        request.priority = priority
-        if queue is not None:
-            queue.add(request)
-
-    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget every cached prefix. False, and nothing changes, while requests hold blocks; see `reset_refusal`.
-
-        reset_running_requests: preempt all running requests first. They are admitted again in the next step.
-        """
-        if reset_running_requests:
-            for request in reversed(self.running.copy()):
-                self.preempt(request)
-        done = self.kv.reset()
-        self.prefix_stats.reset |= done
-        return done
-
-    def reset_refusal(self) -> str | None:
-        """Why `reset_prefix_cache()` would return False now; None if it would succeed."""
-        held = self.kv.pool.num_usable - self.kv.pool.num_free
-        if held == 0:
-            return None
-        holders = ", ".join(request.request_id for request in self.running)
-        return f"{held} of {self.kv.pool.num_usable} KV blocks are held by running requests: {holders}."
-
-    # ------------------------------------------------------------------------------------------------- questions
-
-    @property
-    def max_model_len(self) -> int:
-        return self.config.scheduler.max_model_len
-
-    def waiting_requests(self) -> Iterator[Request]:
-        """Everything that waits: passed over first, then the waiting queue, each in order."""
-        return chain(self.skipped, self.waiting)
-
-    def has_unfinished_requests(self) -> bool:
-        """Is there work that a step could do? Paused requests do not count."""
-        if self.pause_state == "all":
-            return False
-        return bool(self.running) or (self.pause_state == "none" and bool(self.waiting or self.skipped))
-
-    def has_requests_or_finished_to_announce(self) -> bool:
-        """Is there reason to schedule? After the last request ends, one more, empty plan tells the executor so."""
-        return self.has_unfinished_requests() or bool(self.finished_req_ids)
-
-    def describe(self) -> str:
-        """The scheduler in one line, then one line a request: for a bug report."""
-        pool = self.kv.pool
-        lines = [
-            f"step {self.step}: {len(self.running)} running, {len(self.waiting) + len(self.skipped)} waiting, "
-            f"{pool.num_free} of {pool.num_usable} blocks free, budget {self.config.scheduler.token_budget} tokens, "
-            f"policy {self.config.scheduler.policy}, pause {self.pause_state}"
-        ]
-        for request in chain(self.running, self.waiting_requests()):
-            lines.append(
-                f"{request.request_id}: {request.status}, {request.num_prompt_tokens} prompt + "
-                f"{request.num_output_tokens} of {request.max_tokens} output tokens, {request.num_computed_tokens} computed "
-                f"({self.in_flight.get(request.request_id, 0)} in flight), {len(request.block_ids)} blocks, "
-                f"priority {request.priority}, preempted {request.num_preemptions} times"
-            )
-        return "\n".join(lines)
-
     def snapshot(self) -> snapshots.Snapshot:
         """Everything that `restore` needs to make the scheduler what it is now. See `scheduler/snapshot.py`."""
         return snapshots.take(self)
@@ -486,6 +278,20 @@ class Scheduler:
     def restore(self, snapshot: snapshots.Snapshot) -> None:
         """Become what the scheduler was when `snapshot` was taken. A snapshot may be restored any number of times."""
         snapshots.put_back(self, snapshot)
+
+    def preview(self) -> tuple[SchedulerOutput, list[Decision]]:
+        """What `schedule()` would plan now, and why. Changes nothing, and no observer sees it."""
+        saved, ops, decisions = self.snapshot(), self.kv.pool.ops, self.decisions
+        self.kv.pool.ops, self.decisions = None, []
+        try:
+            return self.schedule(), self.decisions
+        finally:
+            self.restore(saved)
+            self.kv.pool.ops, self.decisions = ops, decisions
+
+    def violations(self) -> list[str]:
+        """What does not add up in the books, a sentence each; empty when all is well. See `scheduler/invariants.py`."""
+        return [violation.message for violation in invariants.violations(self)]
 
     # ----------------------------------------------------------------------------------------------------- parts
 
@@ -513,8 +319,7 @@ class Scheduler:
     def _passed_over(self, request: Request, batch: Batch) -> bool:
         for rule in self.rules:
             if (refusal := rule.refusal(request)) is not None:
-                if batch.log is not None:
-                    batch.log.note(request.request_id, refusal[0], rule=rule.refusal, numbers=refusal[1])
+                batch.log.note(request.request_id, refusal[0], rule=rule.refusal, numbers=refusal[1])
                 return True
         return False
 
@@ -522,26 +327,6 @@ class Scheduler:
         if self.skipped and (not self.waiting or self.skipped.goes_before(self.waiting)):
             return self.skipped
         return self.waiting or None
-
-    def _queue_of(self, request: Request) -> RequestQueue | None:
-        if request.status is _RUNNING:
-            return None
-        return self.skipped if request in self.skipped else self.waiting
-
-    def _finish(self, request: Request, reason: FinishReason, stop_reason: int | None = None) -> None:
-        """Release what it holds. The caller takes it off its queue."""
-        request.status = RequestStatus.FINISHED
-        request.finish_reason, request.stop_reason = reason, stop_reason
-        self.kv.release(request)
-        del self.requests[request.request_id]
-        self.finished_req_ids[request.request_id] = None
-
-    def _leave_queue(self, request: Request) -> None:
-        queue = self._queue_of(request)
-        if queue is None:
-            self.running.remove(request)
-        else:
-            queue.remove(request)
 
     def _take_stats(self) -> SchedulerStats:
         stats = SchedulerStats(

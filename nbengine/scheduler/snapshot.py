@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _GROWING = ("token_ids", "block_ids", "block_hashes")
 _PLAIN = tuple(name for name in Request.__slots__ if name not in _GROWING)
-_COUNTERS = ("pause_state", "step", "num_preemptions", "preempted_since_update", "has_backlog")
+_COUNTERS = ("pause_state", "step", "num_preemptions", "preempted_since_update", "has_backlog", "budget_in_flight")
 
 
 class RequestSnapshot(NamedTuple):

@@ -7,8 +7,8 @@ from nbengine.sampling_params import RepetitionDetection
 from nbengine.scheduler.request import Request
 
 
-def stop_of(request: Request, token: int, max_model_len: int) -> tuple[FinishReason, int | None] | None:
-    """Reason and stop token if `token`, the request's last, ends it; None if it goes on.
+def stop_of(request: Request, token: int, max_model_len: int) -> tuple[FinishReason, int | str | None] | None:
+    """Finish reason and stop reason if `token`, the request's last, ends it; None if it goes on.
 
     In vLLM's order: nothing before min_tokens, then eos, stop tokens, length, repetition. The model's length limit holds
     under min_tokens too; vLLM 0.25.1 lets such a request run on for ever.
@@ -24,7 +24,7 @@ def stop_of(request: Request, token: int, max_model_len: int) -> tuple[FinishRea
     if (rule := request.repetition) is not None:
         longest = rule.max_pattern_size * rule.min_count
         if repeats(request.token_ids[max(request.num_prompt_tokens, length - longest) :], rule):
-            return FinishReason.REPETITION, None
+            return FinishReason.REPETITION, "repetition_detected"
     return None
 
 

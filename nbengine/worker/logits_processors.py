@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nbengine.worker.input_batch import Int32, Int64
 from nbengine.worker.sampling_table import Penalties, RestrictedRow
 
 _NEVER = float("-inf")
@@ -60,19 +61,27 @@ def penalise(logits: Tensor, penalties: Penalties) -> None:
     vocabulary, flat = logits.shape[1], logits.view(-1)
     with_repetition = np.flatnonzero(penalties.repetition != 1)
     if len(with_repetition):
-        places = [np.unique(penalties.token_ids[p]) + penalties.index[p] * vocabulary for p in with_repetition]
-        factor = _to(logits, np.repeat(penalties.repetition[with_repetition], [len(p) for p in places]))
-        index = _to(logits, np.concatenate(places))
+        # a token that occurs twice is written twice, with the same value
+        places = _places(penalties.token_ids, penalties.index, with_repetition, vocabulary)
+        lengths = [len(penalties.token_ids[p]) for p in with_repetition]
+        factor = _to(logits, np.repeat(penalties.repetition[with_repetition], lengths))
+        index = _to(logits, places)
         values = flat[index]
         flat[index] = torch.where(values > 0, values / factor, values * factor)
     with_counts = np.flatnonzero((penalties.frequency != 0) | (penalties.presence != 0))
     if len(with_counts):
-        places, amounts = [], []
-        for p in with_counts:
-            tokens, counts = np.unique(penalties.output_ids[p], return_counts=True)
-            places.append(tokens + penalties.index[p] * vocabulary)
-            amounts.append(counts.astype(np.float32) * penalties.frequency[p] + penalties.presence[p])
-        flat[_to(logits, np.concatenate(places))] -= _to(logits, np.concatenate(amounts))
+        places = _places(penalties.output_ids, penalties.index, with_counts, vocabulary)
+        places, counts = np.unique(places, return_counts=True)
+        row_of = np.empty(logits.shape[0], np.int64)
+        row_of[penalties.index] = np.arange(len(penalties.index))
+        owner = row_of[places // vocabulary]
+        amounts = counts.astype(np.float32) * penalties.frequency[owner] + penalties.presence[owner]
+        flat[_to(logits, places)] -= _to(logits, amounts)
+
+
+def _places(token_ids: list[Int32], index: Int64, which: Int64, vocabulary: int) -> Int64:
+    """Where the tokens of the penalised rows `which` lie in the flattened logits, repeats included."""
+    return np.concatenate([token_ids[p] + index[p] * vocabulary for p in which])
 
 
 def _to(logits: Tensor, array: NDArray[np.generic]) -> Tensor:

@@ -95,7 +95,7 @@ def invert(probabilities: Tensor, numbers: Tensor) -> Tensor:
     total = sums[:, -1:].contiguous()
     found = torch.searchsorted(sums, numbers[:, None] * total, right=True)
     last = torch.searchsorted(sums, total)  # the last token of probability > 0
-    return torch.minimum(found, last)[:, 0]
+    return torch.minimum(found, last).clamp_(max=probabilities.shape[1] - 1)[:, 0]  # sums that are no numbers find no place
 
 
 def gather_logprobs(logprobs: Tensor, tokens: NDArray[np.int64], counts: NDArray[np.int64]) -> list[SampledLogprobs]:

@@ -156,6 +156,15 @@ class TestFailures:
         core.config.scheduler.max_num_seqs = 8
         assert run(core)["a"] == [*b"x", EOS]
 
+    def test_a_stall_that_a_hand_has_mended_meanwhile_is_none(self) -> None:
+        core = make_core({"a": "x"})
+        core.add_request(request("a"))
+        core.config.scheduler.max_num_seqs = 0
+        core.schedule()
+        core.config.scheduler.max_num_seqs = 8
+        assert core.step().outputs == []
+        assert run(core)["a"] == [*b"x", EOS]
+
     def test_an_empty_step_that_only_announces_is_no_stall(self) -> None:
         core = make_core({"a": "", "b": ""})
         core.add_request(request("a"))

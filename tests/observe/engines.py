@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from nbengine.config import EngineArgs
+from nbengine import LLM
+from nbengine.config import EngineArgs, ModelConfig
 from nbengine.engine.core import EngineCore
-from nbengine.executor.base import Executor
+from nbengine.executor.base import Executor, ModelFacts
 from nbengine.plan import BatchTensors, ModelRunnerOutput, SchedulerOutput
 from nbengine.protocol import EngineCoreRequest
 from nbengine.sampling_params import SamplingParams
+from tests.scripted import ByteTokenizer
 
 
-def token_at(request_id: str, position: int, vocab: int = 1000) -> int:
+def token_at(request_id: str, position: int, vocab: int = 256) -> int:
     return zlib.crc32(f"{request_id}/{position}".encode()) % vocab
 
 
@@ -24,6 +26,14 @@ class PlainExecutor(Executor):
     """Keeps of the KV cache what can be checked: which token of which position was written into each slot."""
 
     block_size: int
+
+    @classmethod
+    def model_facts(cls, model: ModelConfig) -> ModelFacts:
+        return ModelFacts(max_len=4096, vocab_size=260, eos_token_ids=[256])
+
+    @classmethod
+    def load_tokenizer(cls, model: ModelConfig) -> ByteTokenizer:
+        return ByteTokenizer()
 
     @property
     def kv_bytes_per_block(self) -> int:
@@ -70,10 +80,11 @@ class PlainExecutor(Executor):
             self.tokens[new.request_id], self.tables[new.request_id] = list(new.token_ids), list(new.block_ids)
             computed[new.request_id] = new.num_computed_tokens
         cached = plan.scheduled_cached_reqs
-        for request_id, blocks, before in zip(cached.request_ids, cached.new_block_ids, cached.num_computed_tokens):
-            self.tables[request_id] += blocks or []
-            computed[request_id] = before
-            del self.tokens[request_id][max(before + 1, before + plan.num_scheduled_tokens[request_id]) :]
+        for place, request_id in enumerate(cached.request_ids):
+            before = computed[request_id] = cached.num_computed_tokens[place]
+            self.tables[request_id] += cached.new_block_ids[place] or []
+            if cached.next_token_ids:
+                self.tokens[request_id][before : before + 1] = [cached.next_token_ids[place]]
         return computed
 
     def observe(self, on: bool) -> None:
@@ -100,10 +111,20 @@ def make_core(num_blocks: int = 20, block_size: int = 4, **options: Any) -> Engi
     return EngineCore(config, PlainExecutor(config))
 
 
+def make_llm(num_blocks: int = 20, block_size: int = 4, **options: Any) -> LLM:
+    """A whole LLM over the plain executor; its tokens are bytes."""
+    options = {"max_model_len": 64, "max_num_seqs": 6, "max_num_batched_tokens": 24} | options
+    return LLM("plain", executor_cls=PlainExecutor, num_gpu_blocks_override=num_blocks, block_size=block_size, **options)
+
+
 def request(request_id: str, prompt: list[int], max_tokens: int = 8, **more: Any) -> EngineCoreRequest:
     params = SamplingParams(max_tokens=max_tokens, temperature=0, **more.pop("params", {}))
     return EngineCoreRequest(
-        request_id=request_id, prompt_token_ids=prompt, sampling_params=params, arrival_time=more.pop("arrival_time", 0.0), **more
+        request_id=request_id,
+        prompt_token_ids=prompt,
+        sampling_params=params,
+        arrival_time=more.pop("arrival_time", 0.0),
+        **more,
     )
 
 

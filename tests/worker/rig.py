@@ -75,7 +75,9 @@ class Rig:
 
     def plan(self, counts: dict[str, int], *, say_next: bool = True) -> SchedulerOutput:
         """A plan that gives each request so many tokens, with the blocks that they need."""
-        new, resumed, cached = [], [], CachedRequestData([], [], [])
+        new: list[NewRequestData] = []
+        resumed: list[NewRequestData] = []
+        cached = CachedRequestData([], [], [])
         for request_id, count in counts.items():
             request = self.requests[request_id]
             missing = -(-(request.computed + count) // self.block_size) - len(request.blocks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import torch
 
 from nbengine.errors import InvariantError
 from nbengine.plan import CachedRequestData, SchedulerOutput
+from nbengine.worker.model_runner import RunnerLimits
 from tests.models.tiny import reference_greedy, reference_logprobs, reference_model
-from tests.worker.rig import Rig, greedy, random_prompt
+from tests.worker.rig import Rig, RigRequest, greedy, random_prompt
 
 TinyModel = Callable[[str], Path]
 
@@ -226,7 +228,7 @@ def test_the_observer_sees_the_batch_and_the_alternatives(path: Path, reference:
     assert seen is not None
 
     def ints(raw: bytes) -> list[int]:
-        return np.frombuffer(raw, "<i4").tolist()
+        return [int(value) for value in np.frombuffer(raw, "<i4")]
 
     assert ints(seen.token_ids) == [*random_prompt(2, 9)[:5], a.output[0]]
     assert ints(seen.positions) == [0, 1, 2, 3, 4, 6]
@@ -241,3 +243,39 @@ def test_the_observer_sees_the_batch_and_the_alternatives(path: Path, reference:
     expected = reference_logprobs(reference, a.tokens[:7])[-1].exp()
     assert tokens[1].tolist() == expected.topk(5).indices.tolist() and tokens[1, 0] == a.output[1]
     assert probs[1].tolist() == pytest.approx(expected.topk(5).values.tolist(), abs=1e-4)
+
+
+def test_sequences_longer_than_promised_only_cost_memory(path: Path, reference: Any) -> None:
+    rig = Rig(path)
+    rig.runner.limits = RunnerLimits(1, 8, 4, rig.block_size)
+    rig.runner.forget_requests()
+    for i in range(3):
+        rig.add(f"r{i}", random_prompt(i, 30 + i), greedy(6))
+    prompts = {name: request.prompt for name, request in rig.requests.items()}
+    assert rig.generate() == {name: reference_greedy(reference, prompt, 6) for name, prompt in prompts.items()}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_plans(path: Path, reference: Any, seed: int) -> None:
+    """Arrivals, ends, preemptions, retries and chunks of any size: every request's tokens are transformers' own."""
+    chance = random.Random(seed)
+    rig = Rig(path)
+    done: list[RigRequest] = []
+    for step in range(40):
+        if len(rig.requests) < 6 and chance.random() < 0.4:
+            rig.add(f"r{step}", random_prompt(100 * seed + step, chance.randint(1, 25)), greedy(chance.randint(1, 9)))
+        for name in [name for name, request in rig.requests.items() if request.known and chance.random() < 0.08]:
+            rig.preempt(name)
+        names = [name for name in rig.requests if chance.random() < 0.8]
+        chance.shuffle(names)
+        plan = rig.plan({name: chance.randint(1, rig.remaining(name)) for name in names}, say_next=chance.random() < 0.5)
+        if chance.random() < 0.2:
+            rig.runner.execute(plan)
+        rig.update(plan, rig.runner.execute(plan))
+        for name, request in list(rig.requests.items()):
+            if len(request.output) >= (request.params.max_tokens or 0):
+                done.append(request)
+                rig.finish(name)
+    assert len(done) > 3
+    for request in done:
+        assert request.output == reference_greedy(reference, request.prompt, len(request.output))

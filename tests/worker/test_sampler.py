@@ -175,7 +175,7 @@ def test_penalties_follow_their_definition() -> None:
 def test_min_tokens_holds_back_every_end() -> None:
     logits = torch.zeros(VOCAB)
     logits[EOS], logits[9], logits[4] = 9.0, 8.0, 7.0
-    options = {"min_tokens": 3, "stop_token_ids": [9], "max_tokens": 9}
+    options: dict[str, Any] = {"min_tokens": 3, "stop_token_ids": [9], "max_tokens": 9}
     assert [_one(logits, output=[5] * n, **options) for n in range(5)] == [4, 4, 4, EOS, EOS]
 
 

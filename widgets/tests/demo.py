@@ -26,11 +26,12 @@ from nbengine.observe import records as r
 from nbengine.plan import BatchTensors
 from nbengine.scheduler.decision import Decision, Verdict
 
-WORDS = (
-    " the roads of Rome were built so well that armies and merchants could travel far in every season because each layer of"
+TEXT = (
+    "the roads of Rome were built so well that armies and merchants could travel far in every season because each layer of"
     " stone sand and lime carried water away from its surface while milestones told how far it was to the next town and why"
     " they lasted so long is still a question that engineers ask when they look at bridges walls and harbours today"
-).split(" ")[1:]
+)
+WORDS = TEXT.split()
 SCHEDULER = "nbengine/scheduler/scheduler.py"
 
 
@@ -163,7 +164,7 @@ class Engine:
             for req in self.waiting:
                 if req.id not in self.preempted:
                     self.decide(req, Verdict.ADMISSION_OFF, {}, 231, self.preempted[-1])
-        seconds = 0.0002 + 2e-5 * len(self.decisions) + self.random.random() * 1e-4
+        seconds = 0.0011 + 1e-4 * len(self.decisions) + self.random.random() * 4e-4
         self.clock = started + seconds
         self.phase = "execute"
         self.emit(
@@ -257,7 +258,7 @@ class Engine:
     def execute(self) -> None:
         total = sum(tokens for _, tokens, _ in self.plan)
         wobble = 0.85 + 0.3 * self.random.random()
-        times = [0.0004 * wobble, (0.006 + 0.00035 * total) * wobble, (0.0006 + 0.0001 * len(self.plan)) * wobble]
+        times = [0.0014 * wobble, (0.006 + 0.00035 * total) * wobble, (0.0011 + 0.0002 * len(self.plan)) * wobble]
         self.sampled = [
             [self.random.randrange(len(WORDS))] if req.computed >= len(req.tokens) else [] for req, _, _ in self.plan
         ]
@@ -302,12 +303,13 @@ class Engine:
                 self.running.remove(req)
                 self.finished.append(req.id)
                 ended.append(r.Finished(req.id, req.reason))
-        seconds = 0.0003 + 1e-5 * len(self.plan)
+        seconds = 0.0008 + 1e-4 * len(self.plan)
         self.clock += seconds
         self.emit(
             r.Updated(
                 step=self.step, at=self.clock, update_s=seconds, request_ids=[req.id for req, _, _ in self.plan],
-                tokens=self.sampled, finished=ended, block_ops=self.ops, running=[req.id for req in self.running], violations=[],
+                tokens=self.sampled, finished=ended, block_ops=self.ops, running=[req.id for req in self.running],
+                violations=[],
             )
         )  # fmt: skip
         self.step, self.phase = self.step + 1, "schedule"
@@ -347,15 +349,15 @@ class Engine:
 
 
 STORY = [
-    Ask("r1", 0, 58, 18, 32),
-    Ask("r2", 1, 50, 25, 32),
-    Ask("r4", 2, 66, 62, 32),
-    Ask("r5", 9, 52, 60),
-    Ask("r6", 15, 44, 60),
-    Ask("r7", 18, 50, 60, 32),
-    Ask("r8", 37, 120, 40),
-    Ask("r9", 38, 96, 30),
-    Ask("r10", 39, 60, 30, 32),
+    Ask("r1", 0, 54, 22, 32),
+    Ask("r2", 1, 52, 24, 32),
+    Ask("r4", 2, 74, 62, 32),
+    Ask("r5", 9, 56, 70),
+    Ask("r6", 14, 48, 60),
+    Ask("r8", 20, 83, 70),
+    Ask("r7", 34, 77, 50),
+    Ask("r9", 37, 97, 30),
+    Ask("r10", 38, 60, 30, 32),
 ]
 
 

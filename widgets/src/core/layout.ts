@@ -11,7 +11,7 @@ export interface GridLayout {
   totalHeight: number;
 }
 
-const MAX_CELL = 64;
+const MAX_CELL = 72;
 const MIN_CELL = 3;
 
 /** The largest cells with which `count` blocks fit the space; the smallest ones, taller than the space, if none do. */
@@ -110,9 +110,9 @@ export function packLanes(spans: { from: number; to: number }[], gap = 1): numbe
   });
 }
 
-/** A round number at or above `value`: 1, 2 or 5 times a power of ten. */
+/** A round number at or above `value`. */
 export function niceCeiling(value: number): number {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return ([1, 2, 5, 10].find((factor) => factor * power >= value * 0.999) ?? 10) * power;
+  return ([1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].find((factor) => factor * power >= value * 0.999) ?? 10) * power;
 }

@@ -4,7 +4,8 @@ import { NUM_COLORS } from "../core/colors";
 import { type GridLayout, cellAt } from "../core/layout";
 import type { State } from "../core/state";
 import { blockFill, blockKind, blockRequest } from "./block_look";
-import { fitText, roundRect } from "./surface";
+import { drawSmall } from "./small_blocks";
+import { type Label, drawLabels, fitMono, monoWidth, roundRect } from "./surface";
 import type { Theme } from "./theme";
 
 export interface BlocksPicture {
@@ -24,10 +25,10 @@ export interface BlocksPicture {
 export const MARGIN = 5; // room for rings around the outer cells
 
 export function drawBlocks(g: CanvasRenderingContext2D, picture: BlocksPicture): void {
+  if (picture.layout.width < 14) drawSmall(g, picture, MARGIN);
   g.save();
   g.translate(MARGIN, MARGIN);
   if (picture.layout.width >= 14) drawLarge(g, picture);
-  else drawSmall(g, picture);
   drawTable(g, picture);
   for (const block of [picture.hoveredBlock, picture.selectedBlock]) if (block >= 0) ring(g, picture, block, picture.theme.ink, 1.6);
   for (const block of picture.suspects) ring(g, picture, block, picture.theme.bad, 2.4);
@@ -38,6 +39,7 @@ function drawLarge(g: CanvasRenderingContext2D, picture: BlocksPicture): void {
   const { state, layout, theme } = picture;
   const radius = Math.min(6, layout.width / 6);
   const step = state.shownStep;
+  const text = labelFonts(g, picture);
   for (let block = 0; block < state.blocks.count; block++) {
     const { x, y } = cellAt(layout, block);
     const kind = blockKind(state, block);
@@ -46,10 +48,26 @@ function drawLarge(g: CanvasRenderingContext2D, picture: BlocksPicture): void {
     const dim = picture.hovered >= 0 && !holds(state, block, picture.hovered);
     g.globalAlpha = dim ? 0.3 : 1;
     shape(g, picture, kind, color, x, y, radius);
-    if (layout.labels) label(g, picture, block, kind, request, x, y);
+    if (layout.labels) label(g, picture, text, block, kind, request, x, y);
     g.globalAlpha = 1;
     if (step >= 0 && state.blocks.touched[block] === step) ring(g, picture, block, theme.phases.update, 2.2);
   }
+  drawLabels(g, text.numberFont, text.numbers);
+  drawLabels(g, text.ownerFont, text.owners);
+}
+
+interface LabelFonts {
+  numberFont: string;
+  ownerFont: string;
+  each: number; // width of a character in ownerFont
+  numbers: Label[];
+  owners: Label[];
+}
+
+function labelFonts(g: CanvasRenderingContext2D, { layout, theme }: BlocksPicture): LabelFonts {
+  const numberFont = `600 ${layout.labels === 2 ? 12 : 9.5}px ${theme.mono}`;
+  const ownerFont = `11px ${theme.mono}`;
+  return { numberFont, ownerFont, each: layout.labels === 2 ? monoWidth(g, ownerFont) : 0, numbers: [], owners: [] };
 }
 
 function shape(g: CanvasRenderingContext2D, picture: BlocksPicture, kind: string, color: number, x: number, y: number, radius: number): void {
@@ -94,90 +112,29 @@ function shape(g: CanvasRenderingContext2D, picture: BlocksPicture, kind: string
   }
 }
 
-function label(g: CanvasRenderingContext2D, picture: BlocksPicture, block: number, kind: string, request: number, x: number, y: number): void {
+function label(g: CanvasRenderingContext2D, picture: BlocksPicture, text: LabelFonts, block: number, kind: string, request: number, x: number, y: number): void {
   const { theme, layout, state } = picture;
   const solid = kind === "used" || kind === "shared";
-  const ink = solid ? theme.inks[request % NUM_COLORS] : theme.ink2;
+  const color = solid ? theme.inks[request % NUM_COLORS] : theme.ink2;
   const pad = layout.width >= 44 ? 8 : 4;
-  g.fillStyle = ink;
-  g.font = `600 ${layout.labels === 2 ? 12 : 9.5}px ${theme.mono}`;
-  if (kind !== "null" || layout.labels < 2) g.fillText(String(block), x + pad, y + (layout.labels === 2 ? 18 : 11));
-  else g.fillText("0", x + pad, y + 18);
+  const line = layout.labels === 2 ? Math.min(18, layout.height * 0.32) : 11;
+  const alpha = g.globalAlpha;
+  text.numbers.push({ text: String(block), x: x + pad, y: y + line, color, alpha });
   if (request < 0 || kind === "null") return;
   if (layout.labels === 2) {
-    g.font = `11px ${theme.mono}`;
     const others = kind === "shared" ? ` +${state.blocks.refs[block] - 1}` : "";
-    const id = fitText(g, picture.id(request), layout.width - 2 * pad + 2 - g.measureText(others).width);
-    g.fillText(id + others, x + pad, y + 34);
+    const id = fitMono(picture.id(request), layout.width - 2 * pad + 2 - others.length * text.each, text.each);
+    text.owners.push({ text: id + others, x: x + pad, y: y + line + Math.min(16, layout.height * 0.28), color, alpha });
   }
   const [w, thick] = [layout.width - 2 * pad, layout.labels === 2 ? 3 : 2];
-  const bottom = y + layout.height - (layout.labels === 2 ? 11 : 6);
+  const bottom = y + layout.height - (layout.labels === 2 ? Math.min(11, layout.height * 0.19) : 6);
   const base = g.globalAlpha;
-  g.fillStyle = solid ? ink : theme.colors[request % NUM_COLORS];
+  g.fillStyle = solid ? color : theme.colors[request % NUM_COLORS];
   g.globalAlpha = base * 0.32;
   g.fillRect(x + pad, bottom, w, thick);
   g.globalAlpha = base * 0.95;
   g.fillRect(x + pad, bottom, w * blockFill(state, block, picture.blockSize), thick);
   g.globalAlpha = base;
-}
-
-/** Ten thousand cells: no text, no curves, one fill style at a time. */
-function drawSmall(g: CanvasRenderingContext2D, picture: BlocksPicture): void {
-  const { state, layout, theme } = picture;
-  const { blocks } = state;
-  const { width: size } = layout;
-  const groups: number[][] = Array.from({ length: NUM_COLORS * 2 + 1 }, () => []);
-  for (let block = 1; block < blocks.count; block++) {
-    const owner = blocks.owner[block];
-    if (owner >= 0) groups[owner % NUM_COLORS].push(block);
-    else if (blocks.hash[block] >= 0 && blocks.lastOwner[block] >= 0) groups[NUM_COLORS + (blocks.lastOwner[block] % NUM_COLORS)].push(block);
-    else groups[NUM_COLORS * 2].push(block);
-  }
-  const each = (list: number[], paint: (x: number, y: number, block: number) => void): void => {
-    const [stepX, stepY] = [size + layout.gap, layout.height + layout.gap];
-    for (const block of list) paint((block % layout.columns) * stepX, Math.floor(block / layout.columns) * stepY, block);
-  };
-  g.fillStyle = theme.bg2;
-  each(groups[NUM_COLORS * 2], (x, y) => g.fillRect(x, y, size, size));
-  for (let color = 0; color < NUM_COLORS; color++) {
-    g.fillStyle = theme.fills[color];
-    each(groups[color], (x, y) => g.fillRect(x, y, size, size));
-    g.fillStyle = theme.tints[color];
-    each(groups[NUM_COLORS + color], (x, y) => g.fillRect(x, y, size, size));
-    g.fillStyle = theme.colors[color];
-    each(groups[NUM_COLORS + color], (x, y) => g.fillRect(x, y + size - 1, size, 1));
-  }
-  if (size >= 5) {
-    g.fillStyle = theme.bg;
-    for (const block of blocks.others.keys()) {
-      const { x, y } = cellAt(layout, block);
-      g.fillRect(x + size / 2 - 1, y + size / 2 - 1, 2, 2);
-    }
-  }
-  g.fillStyle = theme.ink3;
-  g.fillRect(0, 0, size, size);
-  markSmall(g, picture);
-}
-
-function markSmall(g: CanvasRenderingContext2D, picture: BlocksPicture): void {
-  const { state, layout, theme } = picture;
-  const { blocks } = state;
-  const step = state.shownStep;
-  g.strokeStyle = theme.phases.update;
-  g.lineWidth = 1;
-  g.beginPath();
-  for (let block = 1; step >= 0 && block < blocks.count; block++) {
-    if (blocks.touched[block] !== step) continue;
-    const { x, y } = cellAt(layout, block);
-    g.rect(x - 0.5, y - 0.5, layout.width + 1, layout.height + 1);
-  }
-  g.stroke();
-  if (picture.hovered < 0) return;
-  g.fillStyle = theme.ink;
-  for (const block of state.request(picture.hovered)?.blockIds ?? []) {
-    const { x, y } = cellAt(layout, block);
-    g.fillRect(x, y, layout.width, layout.height);
-  }
 }
 
 /** The selected request's block table, as a dotted path through its blocks in order. */

@@ -26,7 +26,8 @@ export interface Theme {
   mono: string;
 }
 
-const FILL = 0.86;
+const FILL_LIGHT = 0.96;
+const FILL_DARK = 0.84;
 const TINT = 0.16;
 
 export function readTheme(element: Element): Theme {
@@ -34,9 +35,10 @@ export function readTheme(element: Element): Theme {
   const token = (name: string): string => style.getPropertyValue(`--nbe-${name}`).trim();
   const ground = resolved(element, token("bg"));
   const colors = Array.from({ length: NUM_COLORS }, (_, i) => token(`c${i}`));
-  const solid = colors.map((color) => mix(parseColor(color), ground, FILL));
+  const dark = luminance(ground) < 0.4;
+  const solid = colors.map((color) => mix(parseColor(color), ground, dark ? FILL_DARK : FILL_LIGHT));
   return {
-    dark: luminance(ground) < 0.4,
+    dark,
     bg: css(ground),
     bg1: token("bg1"),
     bg2: token("bg2"),

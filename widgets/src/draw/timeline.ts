@@ -4,10 +4,9 @@ import { NUM_COLORS } from "../core/colors";
 import { type History, type Lane, LaneKind, SERIES } from "../core/history";
 import { type TimeScale, niceCeiling, packLanes, stackHeights, stepOfX, xOfStep } from "../core/layout";
 import { duration } from "../core/words";
-import { roundRect } from "./surface";
 import type { Theme } from "./theme";
 
-export const LEFT = 64; // labels
+export const LEFT = 84; // labels
 export const HEAD = 20; // playhead's number
 const TIME_HEIGHT = 64;
 const TOKENS_TOP = HEAD + TIME_HEIGHT + 12;
@@ -84,19 +83,17 @@ export function drawTimeline(g: CanvasRenderingContext2D, picture: TimelinePictu
 }
 
 function drawAxes(g: CanvasRenderingContext2D, { theme, width, history, log, scale }: TimelinePicture): void {
+  const say = (text: string, y: number, color: string): void => {
+    g.fillStyle = color;
+    g.fillText(text, 0, y);
+  };
   g.font = `11px ${theme.ui}`;
-  g.textAlign = "right";
-  g.fillStyle = theme.ink2;
-  g.fillText("time", LEFT - 10, HEAD + 12);
-  g.fillStyle = theme.ink3;
-  g.font = `10px ${theme.ui}`;
+  say("time", HEAD + 12, theme.ink2);
+  say("tokens", TOKENS_TOP + 24, theme.ink2);
+  say("requests", LANES_TOP + 8, theme.ink2);
   const most = mostTime(history, scale);
-  if (history.length) g.fillText(log ? `log, ${duration(most)}` : duration(most), LEFT - 10, HEAD + 26);
-  g.font = `11px ${theme.ui}`;
-  g.fillStyle = theme.ink2;
-  g.fillText("tokens", LEFT - 10, TOKENS_TOP + 24);
-  g.fillText("requests", LEFT - 10, LANES_TOP + 9);
-  g.textAlign = "left";
+  g.font = `10px ${theme.ui}`;
+  if (history.length) say(log ? `log, to ${duration(most)}` : `to ${duration(most)}`, HEAD + 26, theme.ink3);
   g.strokeStyle = theme.line;
   g.lineWidth = 1;
   for (const y of [HEAD + TIME_HEIGHT, TOKENS_TOP + TOKENS_HEIGHT]) {
@@ -220,10 +217,8 @@ function drawLanes(g: CanvasRenderingContext2D, picture: TimelinePicture): void 
   });
   if (layout.left) {
     g.font = `10px ${theme.ui}`;
-    g.textAlign = "right";
     g.fillStyle = theme.ink3;
-    g.fillText(`+${layout.left} more`, LEFT - 10, LANES_TOP + 24);
-    g.textAlign = "left";
+    g.fillText(`+${layout.left} more`, 0, LANES_TOP + 22);
   }
 }
 
@@ -250,17 +245,12 @@ function drawLane(g: CanvasRenderingContext2D, picture: TimelinePicture, lane: L
   g.globalAlpha = base;
   marks(g, picture, lane, y, thick);
   const start = LEFT + xOfStep(scale, lane.steps[0]);
-  if (layout.perRow >= 9 && start > LEFT - 24) {
+  if (layout.perRow >= 9) {
     g.font = `${picture.selected === lane.request ? "700 " : ""}10px ${theme.mono}`;
     g.fillStyle = picture.selected === lane.request ? theme.ink : theme.ink2;
     g.textAlign = "right";
     const id = picture.id(lane.request);
-    const room = start - 4 > LEFT || lane.steps[0] > history.base;
-    if (room) g.fillText(id.length > 5 ? `…${id.slice(-4)}` : id, start - 4, y + thick);
-    else {
-      g.textAlign = "left";
-      g.fillStyle = theme.inks[lane.request % NUM_COLORS];
-    }
+    g.fillText(id.length > 5 ? `…${id.slice(-4)}` : id, Math.max(start, LEFT) - 4, y + thick);
     g.textAlign = "left";
   }
   g.globalAlpha = 1;
@@ -309,32 +299,7 @@ function diamond(g: CanvasRenderingContext2D, x: number, y: number, size: number
   g.fill();
 }
 
-export function drawPlayhead(
-  g: CanvasRenderingContext2D,
-  { theme, scale, width }: { theme: Theme; scale: TimeScale; width: number },
-  step: number,
-  height: number,
-  hovered: number,
-): void {
-  const x = LEFT + xOfStep(scale, step) + Math.min(8, Math.max(0.5, scale.perStep / 2));
-  if (hovered >= 0 && hovered !== step) {
-    const at = LEFT + xOfStep(scale, hovered);
-    g.fillStyle = theme.accent;
-    g.globalAlpha = 0.12;
-    g.fillRect(at, HEAD, Math.max(2, scale.perStep), height - HEAD);
-    g.globalAlpha = 1;
-  }
-  if (step < 0 || x < LEFT - 1 || x > width + 1) return;
-  g.fillStyle = theme.accent;
-  g.fillRect(x - 1, HEAD - 4, 2, height - HEAD);
-  g.font = `600 11px ${theme.ui}`;
-  const text = String(step);
-  const half = Math.max(17, g.measureText(text).width / 2 + 7);
-  const at = Math.max(LEFT + half - 10, Math.min(width - half, x));
-  roundRect(g, at - half, 0, 2 * half, 17, 4);
-  g.fill();
-  g.fillStyle = theme.bg;
-  g.textAlign = "center";
-  g.fillText(text, at, 12.5);
-  g.textAlign = "left";
+/** Where the playhead stands for a step: over its bar. */
+export function playheadX(scale: TimeScale, step: number): number {
+  return LEFT + xOfStep(scale, step) + Math.min(8, Math.max(0.5, scale.perStep / 2));
 }

@@ -22,6 +22,7 @@ export interface SourceView {
   waiting: boolean;
 }
 
+const SETTLE_MS = 160;
 const FRAME_MS = 90; // between steps when a recording plays
 
 export class Store {
@@ -38,10 +39,13 @@ export class Store {
   tab: Tab = "why";
   source: SourceView | null = null;
   playing = false;
+  /** Someone scrubs right now: long lists show their first screenful only, until the picture stands still. */
+  moving = false;
   /** Counts every change; panes compare it. */
   version = 0;
   private listeners = new Set<() => void>();
   private frame = 0;
+  private settling: ReturnType<typeof setTimeout> | undefined;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
   get state(): State {
@@ -53,18 +57,22 @@ export class Store {
   }
 
   get isRecording(): boolean {
-    return this.wire === null || this.capabilities.length === 0;
+    return this.wire === null || !this.capabilities.some((name) => name !== "source");
   }
 
   get gone(): boolean {
-    return this.wire?.liveness() === "gone" || this.status.state === "closed";
+    return this.wire?.liveness() === "gone" || (this.status.state === "closed" && !this.isRecording);
   }
 
   subscribe(listener: () => void): () => void {
     this.listeners.add(listener);
     return () => {
       this.listeners.delete(listener);
-      if (!this.listeners.size) this.stop();
+      if (this.listeners.size) return;
+      this.stop();
+      clearTimeout(this.settling);
+      cancelAnimationFrame(this.frame);
+      this.frame = 0;
     };
   }
 
@@ -99,6 +107,12 @@ export class Store {
   look(place: number): void {
     const first = this.fold.placeAfter(-1);
     this.place = place >= this.fold.length && !this.isRecording ? null : Math.max(first, Math.min(place, this.fold.length));
+    this.moving = true;
+    clearTimeout(this.settling);
+    this.settling = setTimeout(() => {
+      this.moving = false;
+      this.changed();
+    }, SETTLE_MS);
     this.changed();
   }
 
@@ -125,7 +139,7 @@ export class Store {
   // --------------------------------------------------------------------------------------------------------- the engine
 
   can(name: string): boolean {
-    return !this.isRecording && !this.gone && this.capabilities.includes(name);
+    return this.wire !== null && !this.gone && this.capabilities.includes(name);
   }
 
   /** To the engine, if it takes that; a recording is played instead. */

@@ -19,6 +19,9 @@ const MOVES: Record<string, (block: number, columns: number, count: number) => n
   PageDown: (_block, _columns, count) => count - 1,
 };
 
+/** Of rows with more cells than this, only those near the focus are real. */
+const WIDE = 40;
+
 export function BlockGrid({ moment, layout }: { moment: Moment; layout: GridLayout }): JSX.Element {
   const { store, state } = moment;
   const { count } = state.blocks;
@@ -27,6 +30,8 @@ export function BlockGrid({ moment, layout }: { moment: Moment; layout: GridLayo
   const current = Math.min(focused.current, Math.max(0, count - 1));
   const row = Math.floor(current / layout.columns);
   const rows = [row - 1, row, row + 1].filter((at) => at >= 0 && at * layout.columns < count);
+  const column = current % layout.columns;
+  const [from, to] = layout.columns > WIDE ? [Math.max(0, column - 8), Math.min(layout.columns, column + 9)] : [0, layout.columns];
   const go = (block: number): void => {
     focused.current = Math.max(0, Math.min(count - 1, block));
     hover(moment, focused.current);
@@ -53,15 +58,15 @@ export function BlockGrid({ moment, layout }: { moment: Moment; layout: GridLayo
     >
       {rows.map((at) => (
         <div key={at} role="row" aria-rowindex={at + 1}>
-          {Array.from({ length: Math.min(layout.columns, count - at * layout.columns) }, (_, column) => {
-            const block = at * layout.columns + column;
+          {Array.from({ length: Math.max(0, Math.min(to, count - at * layout.columns) - from) }, (_, i) => {
+            const block = at * layout.columns + from + i;
             const { x, y } = cellAt(layout, block);
             return (
               <div
                 key={block}
                 role="gridcell"
                 tabIndex={block === current ? 0 : -1}
-                aria-colindex={column + 1}
+                aria-colindex={from + i + 1}
                 aria-selected={block === store.selectedBlock}
                 aria-label={block === current || layout.labels === 2 ? sayBlock(moment, block) : `block ${block}`}
                 style={`left:${x + MARGIN}px;top:${y + MARGIN}px;width:${layout.width}px;height:${layout.height}px`}

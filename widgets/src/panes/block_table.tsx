@@ -9,14 +9,14 @@ import type { Moment } from "./context";
 
 const PAGE = 100;
 
-export function BlockTable({ moment }: { moment: Moment }): JSX.Element {
+export function BlockTable({ moment, height }: { moment: Moment; height: number }): JSX.Element {
   const { count } = moment.state.blocks;
   const pages = Math.max(1, Math.ceil(count / PAGE));
   const [asked, setPage] = useState(0);
   const page = Math.min(asked, pages - 1);
   const blocks = Array.from({ length: Math.max(0, Math.min(PAGE, count - page * PAGE)) }, (_, i) => page * PAGE + i);
   return (
-    <div class="nbe-map nbe-table-box" tabIndex={0}>
+    <div class="nbe-map nbe-table-box" tabIndex={0} style={{ height: `${height}px` }}>
       <table class="nbe-table">
         <thead>
           <tr>

@@ -13,9 +13,14 @@ import { BlockTip } from "./block_tip";
 import type { Moment } from "./context";
 import { useDrawing, useSize } from "./use_canvas";
 
+/** The free queue and the legend under the map. */
+const BELOW = 122;
+
 export function Blocks({ moment }: { moment: Moment }): JSX.Element {
   const { store, state } = moment;
   const [asTable, setAsTable] = useState(false);
+  const [body, size] = useSize<HTMLDivElement>();
+  const room = Math.max(120, size.height - BELOW);
   const header = store.fold.header;
   const about = header ? `${counted(state.blocks.count, "block")} of ${header.block_size} tokens · block 0 reserved` : "";
   return (
@@ -27,21 +32,23 @@ export function Blocks({ moment }: { moment: Moment }): JSX.Element {
           {asTable ? "as map" : "as table"}
         </button>
       </h3>
-      {asTable ? <BlockTable moment={moment} /> : <BlockMap moment={moment} />}
-      <h3>
-        Free queue <small>taken from the left; evicted in this order</small>
-      </h3>
-      <FreeQueue moment={moment} />
-      <Legend />
+      <div class="nbe-block-body" ref={body}>
+        {asTable ? <BlockTable moment={moment} height={room} /> : <BlockMap moment={moment} room={room} />}
+        <h3>
+          Free queue <small>taken from the left; evicted in this order</small>
+        </h3>
+        <FreeQueue moment={moment} />
+        <Legend />
+      </div>
     </section>
   );
 }
 
-function BlockMap({ moment }: { moment: Moment }): JSX.Element {
+function BlockMap({ moment, room }: { moment: Moment; room: number }): JSX.Element {
   const { store, state, theme } = moment;
   const [box, size] = useSize<HTMLDivElement>();
   const count = state.blocks.count;
-  const layout = gridLayout(count, size.width - 2 * MARGIN, Math.max(60, size.height - 2 * MARGIN));
+  const layout = gridLayout(count, size.width - 2 * MARGIN, room - 2 * MARGIN);
   const height = Math.max(layout.totalHeight + 2 * MARGIN, 10);
   const key = [store.version, theme, layout.width, layout.columns];
   const canvas = useDrawing(size.width, height, key, (g) =>
@@ -63,7 +70,7 @@ function BlockMap({ moment }: { moment: Moment }): JSX.Element {
     return cellUnder(layout, count, event.clientX - left - MARGIN, event.clientY - top - MARGIN);
   };
   return (
-    <div class="nbe-map" ref={box}>
+    <div class="nbe-map" ref={box} style={{ height: `${Math.min(height, room)}px` }}>
       <div
         class="nbe-map-inner"
         style={{ height: `${height}px` }}
@@ -104,7 +111,7 @@ function suspects({ records }: Moment): ReadonlySet<number> {
 function FreeQueue({ moment }: { moment: Moment }): JSX.Element {
   const { store, state, theme } = moment;
   const [box, size] = useSize<HTMLDivElement>();
-  const queue = state.blocks.freeQueue(freeShown(size.width));
+  const queue = state.blocks.freeQueue(freeShown(state, size.width));
   const canvas = useDrawing(size.width, FREE_HEIGHT, [store.version, theme], (g) =>
     drawFree(g, {
       state,
@@ -115,7 +122,7 @@ function FreeQueue({ moment }: { moment: Moment }): JSX.Element {
       hoveredBlock: store.hoveredBlock,
     }),
   );
-  const under = (event: MouseEvent): number => queue[freeUnder(event.offsetX)] ?? -1;
+  const under = (event: MouseEvent): number => queue[freeUnder(state, event.offsetX)] ?? -1;
   return (
     <div
       class="nbe-free"

@@ -67,7 +67,7 @@ function Gone({ moment: { store } }: { moment: Moment }): JSX.Element | null {
   if (!store.gone) return null;
   return (
     <div class="nbe-banner nbe-banner-warn" role="status">
-      <span>kernel gone: this is the saved trace. The buttons play it.</span>
+      <span>{store.status.state === "closed" ? "engine let go" : "kernel gone"}: this is the saved trace. The buttons play it.</span>
     </div>
   );
 }
@@ -94,18 +94,14 @@ function Failure({ moment: { store, state, records } }: { moment: Moment }): JSX
 
 function Busy({ moment: { store } }: { moment: Moment }): JSX.Element | null {
   if (store.isRecording || store.gone) return null;
-  const between = store.wire?.liveness() === "between";
-  if (store.status.message) return <div class="nbe-banner" role="status"><span>{store.status.message}</span></div>;
-  if (!between && !store.status.busy) return null;
+  const { message } = store.status;
+  if (message) return <div class="nbe-banner" role="status">{message}</div>;
+  if (store.wire?.liveness() !== "between") return null;
   return (
     <div class="nbe-banner" role="status">
-      {between ? (
-        <span>
-          kernel busy: controls wait until the running cell ends. <code>dbg.play()</code> runs the engine so that they work at once.
-        </span>
-      ) : (
-        <span>kernel busy: controls arrive at the next phase</span>
-      )}
+      <span>
+        controls wait until the running cell ends; <code>dbg.play()</code> runs the engine so that they work at once
+      </span>
     </div>
   );
 }

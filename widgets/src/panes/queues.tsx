@@ -5,7 +5,11 @@ import { colorStyle } from "../core/colors";
 import { gotTokens, sayDecision } from "../core/sentences";
 import type { Request } from "../core/state";
 import type { Moment } from "./context";
+import { grouped } from "../core/words";
 
+/** In longer lists rows are reused whoever stands in them: moving DOM nodes about is slow. */
+const CROWD = 16;
+const SCREENFUL = 14;
 const SHOWN = { waiting: 24, running: 40, finished: 12 };
 
 export function Queues({ moment }: { moment: Moment }): JSX.Element {
@@ -35,6 +39,7 @@ interface SectionProps {
 }
 
 function Section({ moment, title, list, most, none, latest }: SectionProps): JSX.Element {
+  most = moment.store.moving ? Math.min(most, SCREENFUL) : most;
   const shown = latest ? list.slice(-most) : list.slice(0, most);
   const { selected } = moment.store;
   if (selected >= 0 && list.includes(selected) && !shown.includes(selected)) shown.push(selected);
@@ -44,11 +49,11 @@ function Section({ moment, title, list, most, none, latest }: SectionProps): JSX
       <h4>{title}</h4>
       {!list.length && <p class="nbe-none">{none}</p>}
       <ul class="nbe-list">
-        {latest && left > 0 && <li class="nbe-none">{left.toLocaleString("en")} before these</li>}
-        {shown.map((index) => (
-          <Row key={index} moment={moment} index={index} />
+        {latest && left > 0 && <li class="nbe-none">{grouped(left)} before these</li>}
+        {shown.map((index, i) => (
+          <Row key={list.length > CROWD ? i : index} moment={moment} index={index} />
         ))}
-        {!latest && left > 0 && <li class="nbe-none">and {left.toLocaleString("en")} more</li>}
+        {!latest && left > 0 && <li class="nbe-none">and {grouped(left)} more</li>}
       </ul>
     </>
   );
@@ -89,23 +94,21 @@ function Row({ moment, index }: { moment: Moment; index: number }): JSX.Element 
   );
 }
 
-/** Cached, computed, this step's tokens; the tick is where the prompt ends. */
+/** Cached, computed, this step's tokens; the tick is where the prompt ends. One element: its background is the drawing. */
 function Track({ request }: { request: Request }): JSX.Element {
   const whole = Math.max(1, request.numPrompt + request.maxTokens, request.numTokens);
-  const share = (tokens: number): string => `${(100 * Math.max(0, tokens)) / whole}%`;
-  const finished = request.status === "finished";
-  const computed = finished ? request.numTokens : request.computed;
-  const now = request.status === "running" ? request.scheduled : 0;
-  const cached = request.status === "running" ? Math.min(request.cached, computed - now) : 0;
-  return (
-    <span class="nbe-track" aria-hidden="true">
-      <i class="nbe-t-known" style={{ width: share(request.numTokens) }} />
-      <i class="nbe-t-computed" style={{ left: share(cached), width: share(computed - now - cached) }} />
-      <i class="nbe-t-cached" style={{ width: share(cached) }} />
-      <i class="nbe-t-now" style={{ left: share(computed - now), width: now ? `max(3px, ${share(now)})` : "0" }} />
-      <i class="nbe-t-prompt" style={{ left: share(request.numPrompt) }} />
-    </span>
-  );
+  const share = (tokens: number): string => `${((100 * Math.max(0, tokens)) / whole).toFixed(2)}%`;
+  const computed = request.status === "finished" ? request.numTokens : request.computed;
+  const running = request.status === "running";
+  const before = computed - (running ? request.scheduled : 0);
+  const style = {
+    "--hit": share(running ? Math.min(request.cached, before) : 0),
+    "--before": share(before),
+    "--now": running && request.scheduled ? `max(${share(computed)}, ${share(before)} + 3px)` : share(before),
+    "--known": share(request.numTokens),
+    "--prompt": share(request.numPrompt),
+  };
+  return <span class="nbe-track" aria-hidden="true" style={style} />;
 }
 
 function reasonLine({ decisions }: Moment, request: Request): string {

@@ -4,12 +4,13 @@ import type { JSX } from "preact";
 import type { Decision, Scheduled } from "../core/records";
 import { gotTokens, listed, sayDecision } from "../core/sentences";
 import { preemptions, takenBy, tellPreemption } from "../core/story";
-import { counted } from "../core/words";
+import { counted, grouped } from "../core/words";
 import type { Moment } from "./context";
 import { Facts, Marked, RequestName, SourceLink, TextLegend, TokenText } from "./parts";
 
 const MOST_STORIES = 3;
-const MOST_ROWS = 60;
+const MOST_ROWS = 40;
+const SCREENFUL = 14;
 
 export function WhyTab({ moment }: { moment: Moment }): JSX.Element {
   const { store, state, records } = moment;
@@ -72,12 +73,13 @@ function Summary({ moment, scheduled }: { moment: Moment; scheduled: Scheduled }
   const lines = [
     `**${counted(served.length || scheduled.request_ids.length, "request")}** got **${counted(total, "token")}** of a budget of ${budget}${full ? ": it is spent" : ""}.`,
   ];
+  if (!scheduled.request_ids.length) lines[0] = "There was nothing to compute.";
   const first = refused[0];
   if (first) lines.push(`**${first[0]}** got none: ${sayDecision(first).text}.`);
   if (refused.length > 1) lines.push(`${counted(refused.length - 1, "more request")} got none: ${listed(refused.slice(1).map(([id]) => id))}.`);
   return (
     <>
-      <p class="nbe-title">Step {scheduled.step}: {refused.length ? "not everyone was served" : "everyone was served"}</p>
+      <p class="nbe-title">Step {scheduled.step}: {refused.length ? "not everyone was served" : served.length ? "everyone was served" : "nothing to do"}</p>
       <div class="nbe-story">
         {lines.map((line) => (
           <div key={line}><Marked text={line} /></div>
@@ -96,15 +98,16 @@ interface OthersProps {
 function Others({ moment, scheduled, decisions }: OthersProps): JSX.Element {
   const { store } = moment;
   const mine = store.fold.id(store.selected);
+  const most = store.moving ? SCREENFUL : MOST_ROWS;
   const sorted = decisions.length > MOST_ROWS ? [...decisions].sort((a, b) => weight(b, mine) - weight(a, mine)) : decisions;
-  const left = sorted.length - MOST_ROWS;
+  const left = sorted.length - most;
   return (
     <div class="nbe-decisions">
-      {sorted.slice(0, MOST_ROWS).map((decision) => {
+      {sorted.slice(0, most).map((decision, i) => {
         const said = sayDecision(decision, takenBy(scheduled.block_ops ?? [], decision[0]));
         const [id, , , , line = 0, file = ""] = decision;
         return (
-          <div key={id} class={`nbe-decision${id === mine ? " nbe-sel" : ""}`}>
+          <div key={left > 0 ? i : id} class={`nbe-decision${id === mine ? " nbe-sel" : ""}`}>
             <RequestName moment={moment} id={id} />
             <span class="nbe-got">{said.got}</span>
             <span class={said.refused ? "nbe-refused" : "nbe-quiet"}>{said.text}</span>
@@ -122,7 +125,7 @@ function Others({ moment, scheduled, decisions }: OthersProps): JSX.Element {
           </div>
         );
       })}
-      {left > 0 && <p class="nbe-none">and {left.toLocaleString("en")} more, most of them {moreOf(sorted.slice(MOST_ROWS))}</p>}
+      {left > 0 && <p class="nbe-none">and {grouped(left)} more, most of them {moreOf(sorted.slice(most))}</p>}
     </div>
   );
 }

@@ -3,9 +3,9 @@
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { SERIES } from "../core/history";
-import { type TimeScale, clampScale, fitScale, stepOfX, zoomScale } from "../core/layout";
+import { type TimeScale, clampScale, fitScale, stepOfX, xOfStep, zoomScale } from "../core/layout";
 import { sayStep } from "../core/sentences";
-import { LANES_TOP, LEFT, drawPlayhead, drawTimeline, laneUnder, layoutLanes, timelineHeight } from "../draw/timeline";
+import { LANES_TOP, LEFT, drawTimeline, laneUnder, layoutLanes, playheadX, timelineHeight } from "../draw/timeline";
 import type { Moment } from "./context";
 import { useDrawing, useSize } from "./use_canvas";
 
@@ -29,9 +29,6 @@ export function Timeline({ moment }: { moment: Moment }): JSX.Element {
       hovered: store.hovered,
       selected: store.selected,
     }),
-  );
-  const head = useDrawing(width, height, [state.shownStep, theme, scale.from, scale.perStep, pointed, height], (g) =>
-    drawPlayhead(g, { theme, scale, width }, state.shownStep, height, pointed),
   );
   const zoom = (factor: number, x = room / 2): void => {
     const next = zoomScale(scale, factor, x, history.base, history.end);
@@ -70,9 +67,27 @@ export function Timeline({ moment }: { moment: Moment }): JSX.Element {
         {...pointerHandlers(moment, scale, lanes, setPointed)}
       >
         <canvas ref={bars} aria-hidden="true" />
-        <canvas ref={head} aria-hidden="true" />
+        <Playhead scale={scale} step={state.shownStep} pointed={pointed} width={width} />
       </div>
     </section>
+  );
+}
+
+/** Not on a canvas: it moves with every scrub, and moving an element repaints nothing. */
+function Playhead({ scale, step, pointed, width }: { scale: TimeScale; step: number; pointed: number; width: number }): JSX.Element {
+  const x = playheadX(scale, step);
+  const aside = Math.max(LEFT + 10 - x, Math.min(0, width - 18 - x)); // keeps the number inside
+  return (
+    <>
+      {pointed >= 0 && pointed !== step && (
+        <div class="nbe-pointed" style={{ transform: `translateX(${LEFT + xOfStep(scale, pointed)}px)`, width: `${Math.max(2, scale.perStep)}px` }} />
+      )}
+      {step >= 0 && x >= LEFT - 1 && x <= width + 1 && (
+        <div class="nbe-playhead" style={{ transform: `translateX(${x}px)` }}>
+          <b style={{ marginLeft: `${x < LEFT + 10 || x > width - 18 ? aside : 0}px` }}>{step}</b>
+        </div>
+      )}
+    </>
   );
 }
 

@@ -6,6 +6,7 @@ import type { State } from "../core/state";
 import type { Moment } from "./context";
 import { icons } from "./icons";
 import { RunUntil } from "./run_until";
+import { grouped } from "../core/words";
 
 const BUTTONS = [
   { name: "goto", args: { step: 0 }, label: "Rewind to the start", recording: "Go to the first step", key: "" },
@@ -94,7 +95,8 @@ function Chip({ moment: { store, state } }: { moment: Moment }): JSX.Element | n
   }
   if (store.isRecording) return <span class="nbe-chip nbe-quiet">recording</span>;
   if (status.state === "idle") return <span class="nbe-chip nbe-quiet">idle</span>;
-  return status.state === "running" ? <span class="nbe-chip nbe-quiet">running</span> : null;
+  if (status.state !== "running") return null;
+  return <span class="nbe-chip nbe-quiet">{status.busy ? "running; controls arrive at the next phase" : "running"}</span>;
 }
 
 function Numbers({ moment: { store, state } }: { moment: Moment }): JSX.Element {
@@ -109,7 +111,7 @@ function Numbers({ moment: { store, state } }: { moment: Moment }): JSX.Element 
         </span>
       )}
       <span class="nbe-number" title="KV blocks held by requests, of all that can be handed out">
-        KV {used.toLocaleString("en")}/{usable.toLocaleString("en")} blocks
+        KV {grouped(used)}/{grouped(usable)} blocks
       </span>
     </>
   );

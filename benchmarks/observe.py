@@ -1,0 +1,89 @@
+"""What watching costs: the time of a decode step with the recorder off, on, and on with the undo log.
+
+    python benchmarks/observe.py [--model smollm2-135m | --scripted] [--requests 64] [--steps 120] [--json]
+
+One engine, one run: the three ways take turns, ten steps at a time, so that they meet the same machine. Medians. The last
+line with --json is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from nbengine import LLM, SamplingParams
+from nbengine.debug.debugger import Debugger
+
+TURN = 10  # steps
+WAYS = ("off", "recorder", "recorder+undo")
+
+
+def make_llm(args: argparse.Namespace) -> LLM:
+    length = args.prompt + (args.steps + 2 * TURN) * len(WAYS) + TURN
+    options = {"max_model_len": length, "max_num_seqs": args.requests, "max_num_batched_tokens": max(2048, args.requests)}
+    if args.scripted:
+        from tests.scripted import scripted
+
+        blocks = 1 + args.requests * -(-length // 16)
+        return LLM("scripted", executor_cls=scripted(), num_gpu_blocks_override=blocks, **options)
+    return LLM(args.model, **options)
+
+
+def attached(llm: LLM, way: str) -> Debugger | None:
+    return None if way == "off" else Debugger(llm, undo=way == "recorder+undo")
+
+
+def measure(llm: LLM, args: argparse.Namespace) -> dict[str, list[float]]:
+    """Seconds of each step, by way. All requests decode throughout."""
+    engine = llm.llm_engine
+    params = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
+    for i in range(args.requests):
+        engine.add_request(f"b{i}", [(37 * i + j) % 200 + 1 for j in range(args.prompt)], params)
+    while any(r.num_output_tokens < 2 for r in llm.llm_engine.engine_core.core.scheduler.requests.values()):  # type: ignore[attr-defined]
+        engine.step()
+    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    for turn in range(-1, args.steps // TURN):  # the first turn warms up
+        for way in WAYS:
+            debugger = attached(llm, way)
+            for _ in range(TURN):
+                start = time.perf_counter()
+                engine.step()
+                if turn >= 0:
+                    times[way].append(time.perf_counter() - start)
+            if debugger is not None:
+                debugger.detach()
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--scripted", action="store_true", help="no model: the engine's own work is all of the step")
+    parser.add_argument("--requests", type=int, default=64)
+    parser.add_argument("--prompt", type=int, default=16, help="tokens a prompt")
+    parser.add_argument("--steps", type=int, default=120, help="steps measured each way")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    llm = make_llm(args)
+    medians = {way: statistics.median(times) for way, times in measure(llm, args).items()}
+    result = {
+        "model": "scripted" if args.scripted else args.model,
+        "requests": args.requests,
+        **{f"{way}_ms": round(seconds * 1e3, 4) for way, seconds in medians.items()},
+        "recorder_share": round(medians["recorder"] / medians["off"] - 1, 4),
+        "undo_share": round((medians["recorder+undo"] - medians["recorder"]) / medians["off"], 4),
+    }
+    for name, value in result.items():
+        print(f"{name:>18}  {value}")
+    if args.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,269 @@
+"""Traces: small, append-safe, readable as far as they go, and without an engine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+
+from nbengine import LLM
+from nbengine.debug import trace_cli
+from nbengine.debug.compare import comparable
+from nbengine.debug.debugger import Debugger
+from nbengine.debug.trace import MAGIC, Trace, TraceWriter, join_records, sparsely, split_records
+from nbengine.errors import TraceError
+from nbengine.executor.base import ModelFacts
+from nbengine.observe.records import SCHEMA_VERSION, AnyRecord, encoder
+from nbengine.plan import NewRequestData
+from tests.observe.engines import make_llm
+from tests.scripted import ScriptedExecutor
+
+CHROME = {
+    "type": "object",
+    "required": ["traceEvents"],
+    "properties": {
+        "displayTimeUnit": {"enum": ["ms", "ns"]},
+        "traceEvents": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["ph", "name", "pid"],
+                "properties": {
+                    "ph": {"enum": ["X", "C", "M", "i"]},
+                    "name": {"type": "string", "minLength": 1},
+                    "pid": {"type": "integer"},
+                    "tid": {"type": "integer"},
+                    "ts": {"type": "number", "minimum": 0},
+                    "dur": {"type": "number", "minimum": 0},
+                    "s": {"enum": ["t", "p", "g"]},
+                    "args": {"type": "object"},
+                },
+                "allOf": [
+                    {"if": {"properties": {"ph": {"const": "X"}}}, "then": {"required": ["ts", "dur", "tid"]}},
+                    {"if": {"properties": {"ph": {"const": "C"}}}, "then": {"required": ["ts", "args"]}},
+                    {"if": {"properties": {"ph": {"const": "i"}}}, "then": {"required": ["ts", "s"]}},
+                ],
+            },
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def dbg() -> Debugger:
+    """Eight requests through a small pool: chunks, preemptions, hits, an abort, ends."""
+    dbg = make_llm(num_blocks=14, max_model_len=48, max_num_batched_tokens=12).debug()
+    for i in range(8):
+        dbg.add("abcdefgh" + str(i) * (3 + i), max_tokens=14, temperature=0, ignore_eos=True)
+    dbg.step(6)
+    dbg.abort("r4")
+    dbg.run()
+    return dbg
+
+
+def test_saved_and_opened_it_is_the_same(dbg: Debugger, tmp_path: Path) -> None:
+    path = dbg.trace.save(tmp_path / "run.nbtrace", tensors=True)
+    trace = Trace.open(path)
+    assert trace.records == list(sparsely(dbg.trace.records)) and trace.problem is None
+    assert trace.view.canonical() == dbg.view.canonical()
+    plain = Trace.open(dbg.trace.save(tmp_path / "plain.nbtrace"))
+    assert all(step.executed is None or step.executed.batch is None for step in plain.steps)
+    assert [comparable(step) for step in plain.steps] == [comparable(step) for step in dbg.records]
+    assert "steps" in str(trace) and trace.header.model == "plain"
+
+
+def test_any_moment_of_a_trace(dbg: Debugger) -> None:
+    trace = dbg.trace
+    for step in (0, 1, 7, 20):
+        for phase in ("schedule", "execute", "update"):
+            assert trace.view_at(step, phase).canonical() == dbg.view_at(step, phase).canonical()
+    with pytest.raises(LookupError, match="it ends at step"):
+        trace.view_at(9999)
+
+
+def test_a_cut_off_file_reads_up_to_its_last_whole_batch(dbg: Debugger, tmp_path: Path) -> None:
+    trace = dbg.trace
+    path = tmp_path / "run.nbtrace"
+    with TraceWriter(path, trace.header, batch_bytes=2000) as writer:
+        for record in trace.records[1:]:
+            writer.write(record)
+    whole = path.read_bytes()
+    lengths = set()
+    for cut in (len(whole) - 1, len(whole) - 700, len(whole) // 2, len(whole) // 3):
+        path.write_bytes(whole[:cut])
+        with pytest.warns(UserWarning, match="cut off or damaged at byte"):
+            part = Trace.open(path)
+        assert part.problem is not None and part.records == trace.records[: len(part.records)]
+        lengths.add(len(part.records))
+        with pytest.raises(TraceError, match="cut off"):
+            Trace.open(path, strict=True)
+    assert len(lengths) > 2 and max(lengths) < len(trace.records)
+
+
+def test_a_damaged_byte_is_noticed(dbg: Debugger, tmp_path: Path) -> None:
+    path = dbg.trace.save(tmp_path / "run.nbtrace")
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.warns(UserWarning, match="damaged"):
+        assert len(Trace.open(path).records) >= 1
+
+
+def test_a_killed_process_loses_at_most_its_last_batch(dbg: Debugger, tmp_path: Path) -> None:
+    path = tmp_path / "run.nbtrace"
+    writer = TraceWriter(path, dbg.trace.header, batch_bytes=4000)
+    for record in dbg.trace.records[1:]:
+        writer.write(record)
+    lost = writer._size  # what a process that dies now had not written
+    kept = Trace.open(path)
+    writer.close()
+    missing = dbg.trace.records[len(kept.records) :]
+    assert kept.problem is None and sum(len(encoder.encode(record)) for record in missing) == lost < 4000
+
+
+def test_a_foreign_file_and_an_empty_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.nbtrace"
+    path.write_bytes(b"PK\x03\x04 something else")
+    with pytest.raises(TraceError, match="is no nbengine trace"):
+        Trace.open(path)
+    path.write_bytes(b"")
+    with pytest.raises(TraceError, match="is no nbengine trace"):
+        Trace.open(path)
+    path.write_bytes(MAGIC)
+    with pytest.raises(TraceError, match="ends before its header"):
+        Trace.open(path)
+
+
+def test_a_newer_schema_is_said_and_what_can_be_read_is_read(dbg: Debugger, tmp_path: Path) -> None:
+    records: list[Any] = [msgspec.msgpack.decode(encoder.encode(record)) for record in dbg.trace.records[:40]]
+    records[0] |= {"version": SCHEMA_VERSION + 1, "colour": "green"}
+    records.insert(5, {"t": "smell", "step": 0, "strength": 9})
+    records.insert(9, {"t": "executed", "step": "a word now"})
+    path = tmp_path / "new.nbtrace"
+    writer = TraceWriter(path, dbg.trace.header)
+    writer._file.seek(len(MAGIC))
+    writer._block(b"HEAD", [msgspec.msgpack.encode(records[0])])
+    writer._block(b"RECS", [msgspec.msgpack.encode(record) for record in records[1:]])
+    writer._file.truncate()
+    writer.close()
+    newer = f"schema version {SCHEMA_VERSION + 1}, newer than {SCHEMA_VERSION}.*2 of its records"
+    with pytest.warns(UserWarning, match=newer):
+        trace = Trace.open(path)
+    assert len(trace.records) == 40 and trace.view.step >= 0
+    with pytest.raises(TraceError, match="newer"):
+        Trace.open(path, strict=True)
+
+
+class AnyTokens(ScriptedExecutor):
+    """Tokens of a real vocabulary's size, with no pattern in them."""
+
+    facts = ModelFacts(max_len=4096, vocab_size=49152)
+
+    def _sample(self, known: NewRequestData) -> int:
+        return zlib.crc32(f"{known.request_id}:{len(known.token_ids)}".encode()) % 49152
+
+
+def test_a_thousand_steps_of_64_requests_fit_in_a_megabyte(tmp_path: Path) -> None:
+    options = {"max_model_len": 1100, "max_num_seqs": 64, "max_num_batched_tokens": 2048}
+    llm = LLM("any", executor_cls=AnyTokens, skip_tokenizer_init=True, num_gpu_blocks_override=64 * 72, **options)
+    dbg = Debugger(llm, undo=False)
+    dbg.add_group([32 + i for i in range(64)], max_tokens=1000, temperature=0)
+    dbg.run(until=1000)
+    assert len(dbg.records) >= 1000
+    path = dbg.trace.save(tmp_path / "run.nbtrace")
+    assert path.stat().st_size < 700_000
+    assert Trace.open(path).view.canonical() == dbg.view.canonical()
+
+
+def test_records_in_a_buffer() -> None:
+    parts = [b"a", b"", b"ccc" * 100]
+    assert list(split_records(join_records(parts))) == parts
+
+
+# --------------------------------------------------------------------------------------------------------------- perfetto
+
+
+def test_chrome_trace(dbg: Debugger, tmp_path: Path) -> None:
+    path = dbg.trace.to_perfetto(tmp_path / "run.json")
+    trace = json.loads(path.read_bytes())
+    jsonschema.validate(trace, CHROME)
+    events = trace["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert {"schedule", "execute", "update", "prefill", "decode", "waiting", "preempted"} <= {e["name"] for e in slices}
+    assert {e["name"] for e in events if e["ph"] == "C"} == {"KV cache usage", "queues", "tokens per step"}
+    lanes = {event["tid"] for event in slices if event["pid"] == 2}
+    assert lanes == set(range(1, 9))
+    for lane in [(1, 1), *((2, lane) for lane in lanes)]:
+        assert_nested([e for e in slices if (e["pid"], e["tid"]) == lane])
+
+
+def assert_nested(slices: list[dict[str, Any]]) -> None:
+    """On one track slices follow each other or lie within each other."""
+    open_until: list[float] = []
+    for event in sorted(slices, key=lambda e: (e["ts"], -e["dur"])):
+        while open_until and open_until[-1] <= event["ts"] + 0.002:
+            open_until.pop()
+        end = event["ts"] + event["dur"]
+        assert not open_until or end <= open_until[-1] + 0.002, event
+        open_until.append(end)
+
+
+def test_lanes_are_used_again(tmp_path: Path) -> None:
+    dbg = make_llm(max_num_seqs=2).debug()
+    for _ in range(3):
+        dbg.add("x", max_tokens=2, ignore_eos=True)
+        dbg.add("y", max_tokens=2, ignore_eos=True)
+        dbg.run()
+    trace = json.loads(dbg.trace.to_perfetto(tmp_path / "x.json").read_bytes())
+    assert {e["tid"] for e in trace["traceEvents"] if e["pid"] == 2 and e["ph"] == "X"} == {1, 2}
+
+
+# ------------------------------------------------------------------------------------------------------------ the command
+
+
+def run_cli(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    trace_cli.add_arguments(parser)
+    return trace_cli.run(parser.parse_args(words))
+
+
+def test_the_command(dbg: Debugger, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(dbg.trace.save(tmp_path / "run.nbtrace", tensors=True))
+    assert run_cli("info", path) == 0
+    assert "model plain" in capsys.readouterr().out
+    assert run_cli("perfetto", path) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "run.json")
+    assert run_cli("convert", path) == 0
+    assert (tmp_path / "run-converted.nbtrace").stat().st_size < Path(path).stat().st_size
+    assert run_cli("info", str(tmp_path / "run.json")) == 1
+    assert "is no nbengine trace" in capsys.readouterr().err
+    assert run_cli("info", str(tmp_path / "nothing")) == 1
+
+
+@pytest.mark.parametrize("module", ["nbengine.debug.trace", "nbengine.observe.records", "nbengine.debug.trace_cli"])
+def test_reading_needs_neither_torch_nor_zmq(module: str, dbg: Debugger, tmp_path: Path) -> None:
+    path = dbg.trace.save(tmp_path / "run.nbtrace")
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'zmq', 'transformers'): sys.modules[name] = None\n"
+        f"import {module}\n"
+        "from nbengine.debug.trace import Trace\n"
+        f"print(len(Trace.open({str(path)!r}).steps)); Trace.open({str(path)!r}).to_perfetto({str(tmp_path / 'x.json')!r})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len(dbg.records)
+
+
+def test_records_are_all_of_the_schema() -> None:
+    assert {kind.__struct_config__.tag for kind in AnyRecord.__args__} == {
+        "header", "texts", "added", "aborted", "changed", "scheduled", "executed", "updated", "failed", "keyframe",
+    }  # fmt: skip
