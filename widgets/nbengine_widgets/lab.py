@@ -67,6 +67,8 @@ class Lab(anywidget.AnyWidget):  # type: ignore[misc]
     capabilities = traitlets.List(traitlets.Unicode()).tag(sync=True)
     control_id = traitlets.Unicode().tag(sync=True)
 
+    _open = False  # until it listens to its source
+
     def __init__(self, source: LabSource) -> None:
         self.source = source
         self.control = LabControl(self._receive)
@@ -76,6 +78,7 @@ class Lab(anywidget.AnyWidget):  # type: ignore[misc]
         self.publisher = Publisher(self._send_down, source, first=source.num_records())
         self._unsubscribe = source.subscribe(self.publisher.publish)
         self.on_msg(lambda _widget, content, _buffers: self._receive(content))
+        self._open = True
 
     # ---------------------------------------------------------------------------------------------------------- one pane
 
@@ -128,8 +131,9 @@ class Lab(anywidget.AnyWidget):  # type: ignore[misc]
     # ------------------------------------------------------------------------------------------------------------ its end
 
     def close(self) -> None:
-        """Close the widgets and stop listening to the source."""
-        if getattr(self, "publisher", None) is not None:
+        """Close the widgets and stop listening to the source. May be called twice (ipywidgets does, at the end)."""
+        if self._open:
+            self._open = False
             self._unsubscribe()
             self.publisher.close()
             for pane in self._panes.values():

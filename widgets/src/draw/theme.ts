@@ -26,7 +26,6 @@ export interface Theme {
   mono: string;
 }
 
-const FILL_LIGHT = 0.96;
 const FILL_DARK = 0.84;
 const TINT = 0.16;
 
@@ -36,7 +35,7 @@ export function readTheme(element: Element): Theme {
   const ground = resolved(element, token("bg"));
   const colors = Array.from({ length: NUM_COLORS }, (_, i) => token(`c${i}`));
   const dark = luminance(ground) < 0.4;
-  const solid = colors.map((color) => mix(parseColor(color), ground, dark ? FILL_DARK : FILL_LIGHT));
+  const solid = colors.map((color) => mix(parseColor(color), ground, dark ? FILL_DARK : 1));
   return {
     dark,
     bg: css(ground),

@@ -1,4 +1,4 @@
-"""The fixtures of the tests that run a model."""
+"""Fixtures for every folder of tests."""
 
 from tests.models.fixtures import one_thread, tiny_model
 
