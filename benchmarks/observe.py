@@ -2,8 +2,9 @@
 
     python benchmarks/observe.py [--model smollm2-135m | --scripted] [--requests 64] [--steps 120] [--json]
 
-One engine, one run: the three ways take turns, ten steps at a time, so that they meet the same machine. Medians. The last
-line with --json is one JSON object.
+One engine, one run: the three ways take turns, ten steps at a time, so that they meet the same machine. Medians. hooks:
+the CPU time that the recorder (and the undo log) took themselves, measured around their calls; on a busy machine it says
+more than the difference of the step times. The last line with --json is one JSON object.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -35,12 +37,38 @@ def make_llm(args: argparse.Namespace) -> LLM:
     return LLM(args.model, **options)
 
 
-def attached(llm: LLM, way: str) -> Debugger | None:
-    return None if way == "off" else Debugger(llm, undo=way == "recorder+undo")
+class Clock:
+    """Adds up the CPU time of this thread within some calls."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def around(self, owner: Any, name: str) -> None:
+        call = getattr(owner, name)
+
+        def timed(*args: Any) -> Any:
+            start = time.thread_time()
+            try:
+                return call(*args)
+            finally:
+                self.seconds += time.thread_time() - start
+
+        setattr(owner, name, timed)
 
 
-def measure(llm: LLM, args: argparse.Namespace) -> dict[str, list[float]]:
-    """Seconds of each step, by way. All requests decode throughout."""
+def attached(llm: LLM, way: str, clock: Clock) -> Debugger | None:
+    if way == "off":
+        return None
+    debugger = Debugger(llm, undo=way == "recorder+undo")
+    for name in ("on_scheduled", "on_executed", "on_updated"):
+        clock.around(debugger._window.recorder, name)
+    if debugger.undo is not None:
+        clock.around(debugger._window.gate, "before")
+    return debugger
+
+
+def measure(llm: LLM, args: argparse.Namespace) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds of each step, and of the hooks in it, by way. All requests decode throughout."""
     engine = llm.llm_engine
     params = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
     for i in range(args.requests):
@@ -48,17 +76,20 @@ def measure(llm: LLM, args: argparse.Namespace) -> dict[str, list[float]]:
     while any(r.num_output_tokens < 2 for r in llm.llm_engine.engine_core.core.scheduler.requests.values()):  # type: ignore[attr-defined]
         engine.step()
     times: dict[str, list[float]] = {way: [] for way in WAYS}
+    hooks: dict[str, list[float]] = {way: [] for way in WAYS}
     for turn in range(-1, args.steps // TURN):  # the first turn warms up
         for way in WAYS:
-            debugger = attached(llm, way)
+            clock = Clock()
+            debugger = attached(llm, way, clock)
             for _ in range(TURN):
-                start = time.perf_counter()
+                start, clock.seconds = time.perf_counter(), 0.0
                 engine.step()
                 if turn >= 0:
                     times[way].append(time.perf_counter() - start)
+                    hooks[way].append(clock.seconds)
             if debugger is not None:
                 debugger.detach()
-    return times
+    return times, hooks
 
 
 def main() -> None:
@@ -71,16 +102,19 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     llm = make_llm(args)
-    medians = {way: statistics.median(times) for way, times in measure(llm, args).items()}
+    times, hooks = measure(llm, args)
+    step = {way: statistics.median(seconds) for way, seconds in times.items()}
+    hook = {way: statistics.median(seconds) for way, seconds in hooks.items()}
     result = {
         "model": "scripted" if args.scripted else args.model,
         "requests": args.requests,
-        **{f"{way}_ms": round(seconds * 1e3, 4) for way, seconds in medians.items()},
-        "recorder_share": round(medians["recorder"] / medians["off"] - 1, 4),
-        "undo_share": round((medians["recorder+undo"] - medians["recorder"]) / medians["off"], 4),
+        **{f"{way}_ms": round(seconds * 1e3, 4) for way, seconds in step.items()},
+        **{f"{way}_hooks_ms": round(hook[way] * 1e3, 4) for way in WAYS[1:]},
+        "recorder_share": round(hook["recorder"] / step["off"], 4),
+        "undo_share": round((hook["recorder+undo"] - hook["recorder"]) / step["off"], 4),
     }
     for name, value in result.items():
-        print(f"{name:>18}  {value}")
+        print(f"{name:>24}  {value}")
     if args.json:
         print(json.dumps(result))
 

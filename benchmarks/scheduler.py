@@ -85,7 +85,7 @@ def decode(running: int, steps: int, spare_blocks: int = 0) -> dict[str, float]:
 
 
 def add_request(length: int, repeats: int) -> float:
-    """Median cost of adding one request of `length` tokens, from its core form on, block hashes included, in microseconds."""
+    """Median cost of adding one request of `length` tokens, block hashes included, in microseconds."""
     scheduler = make_scheduler(4, repeats * (length // BLOCK_SIZE + 1) + 1)
     source = random.Random(1)
     params = SamplingParams(max_tokens=16)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -161,6 +162,12 @@ class EngineArgs(msgspec.Struct, kw_only=True):
             raise ConfigError(f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}.")
         scheduler = self._scheduler_config(max_model_len)
         scheduler.check()
+        if scheduler.long_prefill_token_threshold > scheduler.token_budget:
+            warnings.warn(
+                f"long_prefill_token_threshold={scheduler.long_prefill_token_threshold} has no effect: a step has "
+                f"{scheduler.token_budget} tokens at most.",
+                stacklevel=2,
+            )
         model = self.model_config(max_model_len)
         cache = CacheConfig(**_shared_fields(self, CacheConfig))
         return EngineConfig(

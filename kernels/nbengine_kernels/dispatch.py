@@ -69,6 +69,18 @@ class Kernels(Protocol):
 
     def rotary_embedding(self, positions: Tensor, query: Tensor, key: Tensor, cos_sin: Tensor) -> None: ...
 
+    def rotary_write_kv(
+        self,
+        positions: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cos_sin: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        slot_mapping: Tensor,
+    ) -> None: ...
+
     def silu_and_mul(self, x: Tensor, out: Tensor | None = None) -> Tensor: ...
 
     def gelu_and_mul(

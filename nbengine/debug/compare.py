@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
 import msgspec
 
 from nbengine.debug.trace import Trace
-from nbengine.observe.records import StepRecord
+from nbengine.observe.records import Aborted, Changed, StepRecord
 from nbengine.observe.tables import html_table, text_table
 from nbengine.scheduler.decision import Verdict
 
@@ -30,19 +30,23 @@ class Totals(msgspec.Struct, kw_only=True):
     tokens_per_s: float | None
 
 
-def totals(trace: Trace) -> Totals:
-    """The totals of a recorded run."""
+def totals(trace: Trace, first_step: int = 0) -> Totals:
+    """The totals of a recorded run, from `first_step` on. TTFT and ITL are of all its requests."""
     view = trace.view
-    made = sum(len(tokens) for step in trace.steps if step.updated for tokens in step.updated.tokens)
-    busy = sum(_seconds(step) for step in trace.steps)
-    prefix = [step.updated.prefix for step in trace.steps if step.updated and step.updated.prefix]
+    steps = [step for step in trace.steps if step.step >= first_step]
+    made = sum(len(tokens) for step in steps if step.updated for tokens in step.updated.tokens)
+    busy = sum(_seconds(step) for step in steps)
+    prefix = [step.updated.prefix for step in steps if step.updated and step.updated.prefix]
     queries, hits = sum(p[1] for p in prefix), sum(p[2] for p in prefix)
+    ended = sum(len(step.updated.finished) for step in steps if step.updated)
+    by_hand = [change for step in steps for change in step.inputs]
     return Totals(
-        steps=sum(step.updated is not None for step in trace.steps),
-        requests=len(view.requests),
-        finished=len(view.finished),
-        preemptions=sum(request.num_preemptions for request in view.requests.values()),
-        tokens_recomputed=_recomputed(trace.steps),
+        steps=sum(step.updated is not None for step in steps),
+        requests=len({name for step in steps if step.scheduled for name in step.scheduled.request_ids}),
+        finished=ended + sum(isinstance(change, Aborted) for change in by_hand),
+        preemptions=sum(len(step.scheduled.preempted) for step in steps if step.scheduled)
+        + sum(len(change.values.get("preempted", ())) for change in by_hand if isinstance(change, Changed)),
+        tokens_recomputed=_recomputed(steps),
         output_tokens=made,
         prefix_hit_rate=hits / queries if queries else None,
         mean_ttft_s=_mean(request.time_to_first_token for request in view.requests.values()),
@@ -124,13 +128,15 @@ def _brief(value: object) -> str:
 
 
 class Comparison:
-    """first_difference is None if the runs are the same as far as both go. here, there: their totals."""
+    """first_difference is None if the runs are the same as far as both go. here, there: their totals, from the first step
+    that both have (first_step)."""
 
     def __init__(self, here: Trace, there: Trace) -> None:
         self._traces = (here, there)
         self.first_difference = first_difference(here.steps, there.steps)
-        self.here = totals(here)
-        self.there = totals(there)
+        self.first_step = max((trace.steps[0].step for trace in self._traces if len(trace.steps)), default=0)
+        self.here = totals(here, self.first_step)
+        self.there = totals(there, self.first_step)
 
     def rows(self) -> list[list[object]]:
         """(quantity, here, there), ready for a table."""
@@ -138,7 +144,8 @@ class Comparison:
         return [[name, _number(getattr(self.here, name)), _number(getattr(self.there, name))] for name in names]
 
     def _title(self) -> str:
-        return f"first difference: {self.first_difference}" if self.first_difference else "no difference"
+        difference = f"first difference: {self.first_difference}" if self.first_difference else "no difference"
+        return f"{difference}; totals from step {self.first_step} on"
 
     def __repr__(self) -> str:
         return f"{self._title()}\n{text_table(_COLUMNS, self.rows(), '  ')}"
@@ -156,6 +163,8 @@ class Comparison:
             plots.timeline(run, grid[0][column])
             plots.tokens(run, grid[1][column])
             plots.kv_map(run.view, grid[2][column])
+            for row in (0, 1):
+                grid[row][column].set_xlim(left=self.first_step - 0.5)
             if self.first_difference is not None:
                 for row in (0, 1):
                     grid[row][column].axvline(self.first_difference.step, color=plots.BAD, linewidth=0.8, linestyle=":")
@@ -175,3 +184,27 @@ def _number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+class Scoreboard:
+    """Several runs, a line each: the same workload under different policies or limits, say."""
+
+    def __init__(self, runs: Mapping[str, Trace]) -> None:
+        self.totals = {name: totals(trace) for name, trace in runs.items()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dict a run, for a DataFrame."""
+        return [{"run": name, **msgspec.structs.asdict(total)} for name, total in self.totals.items()]
+
+    def _table(self) -> tuple[tuple[str, ...], list[list[object]]]:
+        names = Totals.__struct_fields__
+        lines: list[list[object]] = [
+            [name, *(_number(getattr(total, field)) for field in names)] for name, total in self.totals.items()
+        ]
+        return ("run", *names), lines
+
+    def __repr__(self) -> str:
+        return text_table(*self._table())
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": html_table("", *self._table())}

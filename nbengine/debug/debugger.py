@@ -20,6 +20,7 @@ from nbengine.engine import interrupts
 from nbengine.engine.input_processor import ParsedPrompt, Prompt
 from nbengine.engine.llm_engine import LLMEngine
 from nbengine.observe.breakpoints import Breakpoint, Breakpoints, Hit, Predicate
+from nbengine.observe.dump import dumps
 from nbengine.observe.log import StepLog
 from nbengine.observe.observer import Phase
 from nbengine.observe.records import StepRecord
@@ -203,8 +204,12 @@ class Debugger:
         return request_history(records, request) if request is not None else block_history(records, block or 0)
 
     def describe(self) -> str:
-        """The scheduler's state, a line a request, for a bug report; `trace.save(…)` keeps it re-loadable."""
+        """The scheduler's state, a line a request, for a bug report."""
         return str(self.core.scheduler.describe())
+
+    def dump(self) -> str:
+        """The moment as JSON; `nbengine.observe.dump.loads` makes a view of it again."""
+        return dumps(self.view)
 
     # -------------------------------------------------------------------------------------------------------- breakpoints
 

@@ -106,7 +106,6 @@ class Mover:
         goal = _goal(until)
         first = self.core.step_count
         with self._drive():
-            self.gate.resume()
             while (stop := self._may_go_on(first, max_steps, idle)) is None:
                 self.phase(self.core.next_phase)
                 if (stop := self._reached(goal)) is not None:
@@ -119,7 +118,6 @@ class Mover:
         goal = _goal(until)
         first = self.core.step_count
         with self._drive():
-            self.gate.resume()
             while (stop := self._may_go_on(first, max_steps, False)) is None:
                 await self._aphase()
                 if (stop := self._reached(goal)) is not None:
@@ -144,10 +142,14 @@ class Mover:
         if self._driving:
             raise PhaseError("The engine is running already: pause it first (dbg.pause()), or stop the task of dbg.play().")
         self._driving = True
+        reason = self.gate.reason if self.gate.paused and self.is_playing else ""
+        self.gate.resume()
         try:
             yield
         finally:
             self._driving = False
+            if reason and not self.gate.paused:
+                self.gate.pause(reason)  # the task in the background was paused: a step by hand does not let it loose
 
     def _may_go_on(self, first: int, max_steps: int | None, idle: bool) -> Hit | None:
         self.gate.drain()

@@ -15,12 +15,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from nbengine.observe.log import group_steps
 from nbengine.observe.records import AnyRecord, Header, Scheduled, StepRecord, Updated
 from nbengine.observe.view import EngineView
 
 INK, SOFT, LINE, PAPER = "#1b1c1f", "#5b5e66", "#dcdde1", "#ffffff"
 PHASES = {"schedule": "#7a6bd1", "prepare": "#9a9fae", "forward": "#3b6fd8", "sample": "#2f9e9e", "update": "#d08a2e"}
 REQUESTS = ("#3b6fd8", "#c8532a", "#2f7d4f", "#a87b00", "#7d4fb3", "#1b8299", "#b8386f", "#66741f")
+MOST_STEPS = 300  # more bars than that are no picture any more
 PREFILL, DECODE, BAD = "#3b6fd8", "#2f7d4f", "#c0312b"
 
 
@@ -36,9 +38,8 @@ class Run:
     states: dict[str, list[tuple[int, str]]] = field(default_factory=dict)  # request -> (step, what it did)
 
     @classmethod
-    def of(cls, records: Iterable[AnyRecord]) -> Run:
-        from nbengine.observe.log import group_steps
-
+    def of(cls, records: Iterable[AnyRecord], most: int = MOST_STEPS) -> Run:
+        """Fold a run; the last `most` steps of it are drawn."""
         kept = list(records)
         header = kept[0]
         assert isinstance(header, Header)
@@ -51,7 +52,11 @@ class Run:
                 run.running.append(len(run.view.running))
                 run.waiting.append(len(run.view.waiting))
                 run.used.append(run.view.used_blocks)
-        run.steps = [step for step in group_steps(iter(kept)) if step.updated is not None]
+        run.steps = [step for step in group_steps(iter(kept)) if step.updated is not None][-most:]
+        run.running, run.waiting, run.used = run.running[-most:], run.waiting[-most:], run.used[-most:]
+        first = run.steps[0].step if run.steps else 0
+        recent = {name: [moment for moment in moments if moment[0] >= first] for name, moments in run.states.items()}
+        run.states = {name: moments for name, moments in recent.items() if moments}
         return run
 
     def _note(self, record: Scheduled) -> None:
@@ -80,7 +85,7 @@ def timeline(records: Iterable[AnyRecord] | Run, ax: Axes | None = None) -> Figu
         ax.bar(numbers, values, bottom=bottom, color=colour, width=0.85, label=name)
         bottom = [low + high for low, high in zip(bottom, values)]
     _finish(ax, "step", "ms", "phases of each step")
-    ax.legend(ncols=5, fontsize=7, frameon=False, loc="upper right")
+    _legend(ax)
     return _figure(ax)
 
 
@@ -105,14 +110,15 @@ def tokens(records: Iterable[AnyRecord] | Run, ax: Axes | None = None) -> Figure
     )
     budget = run.view.options.get("token_budget", run.view.header.token_budget)
     tops = [low + high for low, high in zip(decode, prefill)]
-    if max(tops, default=0) * 3 > budget:
+    if max(tops, default=0) >= budget:
         ax.axhline(budget, color=INK, linewidth=0.8, linestyle="--", label=f"budget {budget}")
     for marker, name, colour in (("v", "preempted", BAD), ("o", "finished", INK)):
         at = [(fact["step"], top) for fact, top in zip(facts, tops) if fact[name]]
         if at:
             ax.plot([x for x, _ in at], [y for _, y in at], marker, color=colour, markersize=4, linestyle="", label=name)
+    ax.set_ylim(0, 1.12 * max([1, *tops]))
     _finish(ax, "step", "tokens", "tokens of each step")
-    ax.legend(ncols=5, fontsize=7, frameon=False, loc="upper right")
+    _legend(ax)
     return _figure(ax)
 
 
@@ -128,14 +134,14 @@ def queues(records: Iterable[AnyRecord] | Run, ax: Axes | None = None) -> Figure
     blocks.set_ylim(0, max(1, len(run.view.owners) - 1))
     blocks.set_ylabel("blocks held", fontsize=8, color=SOFT)
     blocks.tick_params(labelsize=7, colors=SOFT)
-    ax.legend(ncols=3, fontsize=7, frameon=False, loc="upper left")
+    _legend(ax)
     return _figure(ax)
 
 
 def kv_map(view: EngineView, ax: Axes | None = None, columns: int | None = None) -> Figure:
     """A cell a block: full and labelled = held (ring = shared), pale = free but still cached, empty = free."""
     count = len(view.owners)
-    columns = columns or max(8, min(64, round((count * 3) ** 0.5)))
+    columns = columns or max(8, min(64, round((count * 8) ** 0.5)))
     rows = -(-count // columns)
     ax = _axes(ax, (8, 0.5 + min(5.0, 8 / columns * rows)))
     labelled = count <= 256
@@ -153,9 +159,9 @@ def kv_map(view: EngineView, ax: Axes | None = None, columns: int | None = None)
             ax.plot([x + 0.1, x + 0.9], [y + 0.1, y + 0.9], color=LINE, linewidth=1)
         elif labelled:
             ink = PAPER if block.ref_count else SOFT
-            text = (
-                "+".join(block.owners[:2]) + ("…" if block.ref_count > 2 else "") if block.ref_count else str(block.block_id)
-            )
+            text = str(block.block_id)
+            if block.ref_count:
+                text = block.owners[0] if block.ref_count == 1 else f"{block.ref_count} req."
             ax.text(
                 x + 0.5, y + 0.8 if not block.ref_count else y + 0.5, text, ha="center", va="center", fontsize=6, color=ink
             )
@@ -197,7 +203,7 @@ def gantt(records: Iterable[AnyRecord] | Run, ax: Axes | None = None, most: int 
         Patch(facecolor=SOFT, label="decode"),
         Patch(facecolor=PAPER, edgecolor=BAD, label="preempted"),
     ]
-    ax.legend(handles=key, ncols=4, fontsize=7, frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
+    _legend(ax, key)
     return _figure(ax)
 
 
@@ -254,6 +260,19 @@ def _figure(ax: Axes) -> Figure:
     figure = ax.get_figure(root=True)
     assert figure is not None
     return figure
+
+
+def _legend(ax: Axes, handles: list[Patch] | None = None) -> None:
+    """The key stands above the axes, where nothing is drawn."""
+    options: dict[str, Any] = {
+        "ncols": 6,
+        "fontsize": 7,
+        "frameon": False,
+        "loc": "lower right",
+        "bbox_to_anchor": (1, 0.98),
+    }
+    options["bbox_to_anchor"] = (1, 0.98)
+    ax.legend(**options) if handles is None else ax.legend(handles=handles, **options)
 
 
 def _finish(ax: Axes, x: str, y: str, title: str) -> None:

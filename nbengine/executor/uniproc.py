@@ -20,6 +20,7 @@ from nbengine.worker.memory import MemoryProbe
 from nbengine.worker.model_runner import ModelRunner, RunnerLimits, allocate_caches
 
 _PROFILED_LAYERS = 2  # a layer's temporary memory is free again before the next one: more layers show no higher peak
+_MOST_ON_CPU = 2 << 30  # bytes of KV cache: a notebook shares its machine with others; kv_cache_memory_bytes asks for more
 
 
 class UniProcExecutor(Executor):
@@ -56,7 +57,10 @@ class UniProcExecutor(Executor):
         return per_token * self.config.cache.block_size * self.model.dtype.itemsize
 
     def available_kv_memory(self) -> int:
-        """gpu_memory_utilization of what is free, less the peak of one forward pass at max_num_batched_tokens."""
+        """gpu_memory_utilization of what is free, less the peak of one forward pass at max_num_batched_tokens.
+
+        On a CPU at most 2 GiB.
+        """
         model, limits = self.model, self.runner.limits
         probe = MemoryProbe(model.device)
         kinds = list(dict.fromkeys(model.kv_shapes))
@@ -66,7 +70,8 @@ class UniProcExecutor(Executor):
         with probe:
             self.runner.run_dummy(limits.max_num_batched_tokens, caches, num_layers=_PROFILED_LAYERS)
         usable = int(probe.free_bytes * self.config.cache.gpu_memory_utilization)
-        return max(0, usable - probe.peak_bytes)
+        available = max(0, usable - probe.peak_bytes)
+        return available if model.device.type == "cuda" else min(available, _MOST_ON_CPU)
 
     def initialize_kv_cache(self, num_blocks: int) -> None:
         model = self.model

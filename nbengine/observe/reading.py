@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -77,7 +78,7 @@ def keyframe_of(core: Watched, at: float) -> Keyframe:
         step=core.step_count,
         at=at,
         phase=str(core.next_phase),
-        requests=[state_of(request) for request in scheduler.requests.values()],
+        requests=[state_of(request, at - time.monotonic()) for request in scheduler.requests.values()],
         running=[request.request_id for request in scheduler.running],
         waiting=waiting_ids(scheduler),
         finished=[],
@@ -87,7 +88,8 @@ def keyframe_of(core: Watched, at: float) -> Keyframe:
     )
 
 
-def state_of(request: Request) -> RequestState:
+def state_of(request: Request, clock: float) -> RequestState:
+    """clock: what to add to a time of time.monotonic() to get seconds of the recording."""
     return RequestState(
         request_id=request.request_id,
         status=str(request.status),
@@ -97,6 +99,7 @@ def state_of(request: Request) -> RequestState:
         max_tokens=request.max_tokens,
         block_ids=list(request.block_ids),
         priority=request.priority,
+        added_at=request.arrival_time + clock,
         num_cached_tokens=request.num_cached_tokens,
         num_preemptions=request.num_preemptions,
     )

@@ -245,10 +245,10 @@ class EngineView:
         for request_id, tokens in zip(record.request_ids, record.tokens):
             request = self.requests[request_id]
             if tokens:
+                if len(request.token_ids) == request.num_prompt_tokens:
+                    request.first_token_at = record.at
                 request.token_ids.extend(tokens)
                 request.last_token_at = record.at
-                if request.first_token_at is None:
-                    request.first_token_at = record.at
         for end in record.finished:
             self._end(end.request_id, end.reason, end.stop_reason)
         self._queues(record.running, None)

@@ -272,7 +272,10 @@ class Scheduler(SchedulerState):
         return EngineCoreOutputs(step=plan.step, timestamp=monotonic(), outputs=outputs, stats=self._take_stats())
 
     def snapshot(self) -> snapshots.Snapshot:
-        """Everything that `restore` needs to make the scheduler what it is now. See `scheduler/snapshot.py`."""
+        """Everything that `restore` needs to make the scheduler what it is now. See `scheduler/snapshot.py`.
+
+        A subclass with state of its own extends both.
+        """
         return snapshots.take(self)
 
     def restore(self, snapshot: snapshots.Snapshot) -> None:

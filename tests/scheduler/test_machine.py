@@ -68,11 +68,13 @@ class Machine(RuleBasedStateMachine):
         self.kept: tuple[Snapshot, dict[str, Any], Replay, SchedulerOutput | None] | None = None
         self.num_added = 0
 
+    @precondition(lambda self: len(self.scheduler.requests) < 10)
     @rule(count=st.integers(2, 5), data=st.data())
     def add_some(self, count: int, data: st.DataObject) -> None:
         for _ in range(count):
             self.add(data.draw(st.integers(1, 16)), data.draw(st.integers(0, 2)), data.draw(st.integers(1, 12)), data)
 
+    @precondition(lambda self: len(self.scheduler.requests) < 10)
     @rule(length=st.integers(1, 16), family=st.integers(0, 2), max_tokens=st.integers(1, 12), data=st.data())
     def add(self, length: int, family: int, max_tokens: int, data: st.DataObject) -> None:
         options: dict[str, Any] = {"max_tokens": max_tokens, "priority": data.draw(st.integers(0, 2))}
@@ -212,7 +214,7 @@ class Machine(RuleBasedStateMachine):
         if self.plan is not None:
             self.desk.update(self.plan, self.desk.execute(self.plan))
         scheduler.pause_state, scheduler.kv.pool.ops = "none", None
-        self.desk.run()
+        self.desk.run(limit=2000)
         assert self.desk.num_free == scheduler.kv.pool.num_usable
 
 

@@ -134,6 +134,15 @@ class LabPage:
             time.sleep(0.3)
         raise TimeoutError("the notebook did not finish")
 
+    def run_cell(self, index: int) -> None:
+        """Start one cell; does not wait for it."""
+        self.page.evaluate(
+            "i => { const n = window.jupyterapp.shell.currentWidget.content; n.deselectAll(); n.activeCellIndex = i; }",
+            index,
+        )
+        self.page.evaluate("void window.jupyterapp.commands.execute('notebook:run-cell')")
+        self.page.wait_for_timeout(300)
+
     def kernel(self) -> BlockingKernelClient:
         if self._client is None:
             (kernel,) = self.server.kernels()

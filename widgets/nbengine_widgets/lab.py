@@ -44,7 +44,7 @@ class LabControl(ipywidgets.Widget):  # type: ignore[misc]
         self.on_msg(self._on_message)
         # ipykernel 7.4 counts the opening of a comm as publishing on it, which ties it to this cell's thread until a hello
         # is answered: never, if cells are run one after the other. Forget that: the front end's own choice then holds.
-        vars(self.comm).pop("_reply_subshell_id", None)
+        self.comm.__dict__.pop("_reply_subshell_id", None)
 
     def _on_message(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
         if content.get("kind") != "hello":

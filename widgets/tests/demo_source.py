@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import demo
+from demo_engine import Engine, r
 
 PHASES = ("schedule", "execute", "update")
 
@@ -15,7 +16,7 @@ PHASES = ("schedule", "execute", "update")
 class DemoSource:
     """Commands are carried out by whoever calls `drain` or `block`: the thread that owns the engine."""
 
-    def __init__(self, engine: demo.Engine | None = None) -> None:
+    def __init__(self, engine: Engine | None = None) -> None:
         self.engine = engine or demo.story(0)
         self.commands: list[dict[str, Any]] = []
         self.threads: list[str] = []  # in which each command came
@@ -38,7 +39,7 @@ class DemoSource:
         return None if number < self.kept_from else self.engine.records[number : self._told]
 
     def keyframe(self) -> tuple[int, list[bytes]]:
-        return self._told, [*self.engine.records[:2], demo.r.encoder.encode(self.engine.keyframe())]
+        return self._told, [*self.engine.records[:2], r.encoder.encode(self.engine.keyframe())]
 
     def subscribe(self, callback: Callable[[int, bytes], None]) -> Callable[[], None]:
         self.listeners.append(callback)

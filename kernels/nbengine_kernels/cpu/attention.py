@@ -132,11 +132,11 @@ def _gather_tile(cache: Any, stride: Any, head: Any, table: Any, first: Any, cou
 def _attend(
     q: Any, rows: Any, group: Any, first_position: Any, head: Any, dim: Any,
     key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any, table: Any, bs: Any,
-    window: Any, cap: Any, tag: Any, scratch: Any, o: Any, tops: Any, sums: Any,
+    window: Any, cap: Any, tag: Any, scratch: Any, room: Any, o: Any, tops: Any, sums: Any,
 ) -> None:  # fmt: skip
     """Fill o (rows, dim) with weighted sums of values, `sums` with the weights' totals. q: (rows, dim), scaled."""
     s = scratch
-    tile, turned = s + TILE_KEYS * _ROOM * 4, s + TILE_KEYS * (_ROOM + dim) * 4
+    tile, turned = s + TILE_KEYS * room * 4, s + TILE_KEYS * (room + dim) * 4
     end = first_position + (rows - 1) // group + 1
     start = max(0, first_position - window + 1) if window > 0 else 0
     few = rows <= FEW_ROWS
@@ -243,7 +243,7 @@ def _worker(
         position = ir.load_i32(lengths, r) - (end - first)
         _attend(
             q, rows, group, position, head, dim, key_cache, key_stride, value_cache, value_stride,
-            tables + r * table_stride * 4, bs, window, cap, tag, scratch, o, tops, sums,
+            tables + r * table_stride * 4, bs, window, cap, tag, scratch, room, o, tops, sums,
         )  # fmt: skip
         for t in range(n):
             target = out + ((first + t) * out_stride + head * group * dim) * ir.size(tag)

@@ -100,16 +100,31 @@ def store(typingctx: Any, base: Any, index: Any, value: Any, tag: Any) -> Any:
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         if _is_bf16(tag):
-            bits = b.bitcast(args[2], I32)
-            odd = b.and_(b.lshr(bits, I32(16)), I32(1))
-            rounded = b.lshr(b.add(bits, b.add(odd, I32(0x7FFF))), I32(16))
-            is_nan = b.icmp_unsigned(">", b.and_(bits, I32(0x7FFFFFFF)), I32(0x7F800000))
-            b.store(b.trunc(b.select(is_nan, I32(0x7FC0), rounded), I16), _at(b, args[0], args[1], I16))
+            b.store(b.trunc(_bf16_bits(b, args[2]), I16), _at(b, args[0], args[1], I16))
         else:
             b.store(args[2], _at(b, args[0], args[1], F32))
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.float32, tag), codegen
+
+
+def _bf16_bits(b: Any, value: Any) -> Any:
+    """float32 -> i32 that holds its bfloat16 bits, to the nearest, ties to even; NaN stays NaN."""
+    bits = b.bitcast(value, I32)
+    odd = b.and_(b.lshr(bits, I32(16)), I32(1))
+    rounded = b.lshr(b.add(bits, b.add(odd, I32(0x7FFF))), I32(16))
+    is_nan = b.icmp_unsigned(">", b.and_(bits, I32(0x7FFFFFFF)), I32(0x7F800000))
+    return b.select(is_nan, I32(0x7FC0), rounded)
+
+
+@intrinsic
+def rounded(typingctx: Any, value: Any, tag: Any) -> Any:
+    """A float32 as it would come back from memory of the tag's type."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return b.bitcast(b.shl(_bf16_bits(b, args[0]), I32(16)), F32) if _is_bf16(tag) else args[0]
+
+    return types.float32(types.float32, tag), codegen
 
 
 @intrinsic
@@ -323,8 +338,8 @@ def _make_panel_tile(rows: int, panels: int) -> Any:
     return panel_tile
 
 
-panel_tile_1x4, panel_tile_2x2, panel_tile_4x1 = (_make_panel_tile(r, p) for r, p in ((1, 4), (2, 2), (4, 1)))
-panel_tile_1x1, panel_tile_2x1 = _make_panel_tile(1, 1), _make_panel_tile(2, 1)
+panel_tile_1x2, panel_tile_1x1 = _make_panel_tile(1, 2), _make_panel_tile(1, 1)
+panel_tile_2x1, panel_tile_4x1 = _make_panel_tile(2, 1), _make_panel_tile(4, 1)
 
 
 @intrinsic

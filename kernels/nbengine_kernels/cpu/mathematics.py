@@ -45,3 +45,17 @@ def tanh(x: Any) -> Any:
 def sigmoid(x: Any) -> Any:
     """1 / (1 + e**-x) for float32."""
     return _ONE / (_ONE + exp(-x))
+
+
+_P = np.float32(0.3275911)
+_A1, _A2, _A3 = np.float32(0.254829592), np.float32(-0.284496736), np.float32(1.421413741)
+_A4, _A5 = np.float32(-1.453152027), np.float32(1.061405429)
+
+
+@inline
+def erf(x: Any) -> Any:
+    """The error function for float32, within 3e-7 absolute (Abramowitz and Stegun 7.1.26)."""
+    size = abs(x)
+    t = _ONE / (_ONE + _P * size)
+    tail = ((((_A5 * t + _A4) * t + _A3) * t + _A2) * t + _A1) * t * exp(-size * size)
+    return _ONE - tail if x >= np.float32(0.0) else tail - _ONE

@@ -37,3 +37,12 @@ def threads() -> int:
         numba.set_num_threads(wanted)
         _local.threads = wanted
     return wanted
+
+
+_SERIAL_ELEMENTS = 16_384
+"""Waking the other threads costs about what one thread needs for so many elements."""
+
+
+def workers_for(elements: int) -> int:
+    """How many threads are worth waking for an elementwise pass over `elements`."""
+    return 1 if elements <= _SERIAL_ELEMENTS else threads()

@@ -5,7 +5,7 @@ from nbengine_kernels.reference.attention import paged_attention
 from nbengine_kernels.reference.cache import write_kv
 from nbengine_kernels.reference.linear import PackedLinear
 from nbengine_kernels.reference.norm import rms_norm
-from nbengine_kernels.reference.rotary import rotary_embedding
+from nbengine_kernels.reference.rotary import rotary_embedding, rotary_write_kv
 from nbengine_kernels.reference.sampling import apply_grammar_bitmask, sample_filter, top_k_top_p_min_p
 from nbengine_kernels.rotary_table import build_rotary_table
 
@@ -17,6 +17,7 @@ __all__ = [
     "paged_attention",
     "rms_norm",
     "rotary_embedding",
+    "rotary_write_kv",
     "sample_filter",
     "silu_and_mul",
     "top_k_top_p_min_p",

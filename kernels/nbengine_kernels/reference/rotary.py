@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from nbengine_kernels.reference.cache import write_kv
+
 
 def rotary_embedding(positions: Tensor, query: Tensor, key: Tensor, cos_sin: Tensor) -> None:
     """Turn the first rot_dim dimensions of each head by its position's angles, in place.
@@ -22,3 +24,21 @@ def rotary_embedding(positions: Tensor, query: Tensor, key: Tensor, cos_sin: Ten
         first, second = heads[..., :rotary_dim].float().chunk(2, dim=-1)
         turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
         heads[..., :rotary_dim] = turned.to(heads.dtype)
+
+
+def rotary_write_kv(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cos_sin: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+) -> None:
+    """`rotary_embedding`, then `write_kv`, in one call.
+
+    Args: as for the two functions. query and key are changed in place; a token with a negative slot is turned too.
+    """
+    rotary_embedding(positions, query, key, cos_sin)
+    write_kv(key, value, key_cache, value_cache, slot_mapping)

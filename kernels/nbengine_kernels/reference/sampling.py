@@ -49,7 +49,7 @@ def sample_filter(
         ascending.masked_fill_(ascending < kth_largest, float("-inf"))
     if top_p is not None:
         below = ascending.softmax(dim=-1).cumsum(dim=-1)  # mass of a token and all smaller ones
-        dropped = below <= 1.0 - top_p[:, None]
+        dropped = (below <= 1.0 - top_p[:, None]) & (top_p[:, None] < 1.0)
         dropped[:, -1] = False
         ascending.masked_fill_(dropped, float("-inf"))
     return out.scatter_(1, order, ascending)

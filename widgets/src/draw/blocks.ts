@@ -46,7 +46,7 @@ function drawLarge(g: CanvasRenderingContext2D, picture: BlocksPicture): void {
     const request = blockRequest(state, block);
     const color = request >= 0 ? request % NUM_COLORS : -1;
     const dim = picture.hovered >= 0 && !holds(state, block, picture.hovered);
-    g.globalAlpha = dim ? 0.3 : 1;
+    g.globalAlpha = dim ? 0.42 : 1;
     shape(g, picture, kind, color, x, y, radius);
     if (layout.labels) label(g, picture, text, block, kind, request, x, y);
     g.globalAlpha = 1;

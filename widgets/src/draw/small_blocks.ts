@@ -17,7 +17,10 @@ export function drawSmall(g: CanvasRenderingContext2D, picture: BlocksPicture, m
   const size = Math.max(2, Math.round(layout.width * scale));
   const foot = Math.max(1, Math.round(scale));
   const fill = (left: number, top: number, width: number, height: number, color: number): void => {
-    for (let y = top; y < top + height; y++) pixels.fill(color, y * image.width + left, y * image.width + left + width);
+    for (let y = top; y < top + height; y++) {
+      const row = y * image.width;
+      for (let x = row + left; x < row + left + width; x++) pixels[x] = color; // a few pixels: fill() would cost more
+    }
   };
   for (let block = 0; block < blocks.count; block++) {
     const { x, y } = cellAt(layout, block);

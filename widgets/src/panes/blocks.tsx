@@ -70,7 +70,7 @@ function BlockMap({ moment, room }: { moment: Moment; room: number }): JSX.Eleme
     return cellUnder(layout, count, event.clientX - left - MARGIN, event.clientY - top - MARGIN);
   };
   return (
-    <div class="nbe-map" ref={box} style={{ height: `${Math.min(height, room)}px` }}>
+    <div class="nbe-map" ref={box} style={{ height: `${Math.min(height, room)}px`, overflow: height > room ? "hidden auto" : "visible" }}>
       <div
         class="nbe-map-inner"
         style={{ height: `${height}px` }}

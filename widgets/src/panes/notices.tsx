@@ -81,13 +81,13 @@ function Failure({ moment: { store, state, records } }: { moment: Moment }): JSX
       <span>
         step <b>{records.failed?.step ?? state.step}</b> failed in <b>{records.failed?.phase ?? state.phase}</b>: <code>{last}</code>
       </span>
+      {!store.isRecording && store.place === null && <span class="nbe-quiet">the engine stands before this phase again</span>}
       {trace && (
         <details>
           <summary>traceback</summary>
           <pre>{trace}</pre>
         </details>
       )}
-      {!store.isRecording && store.place === null && <span class="nbe-quiet">the engine stands before this phase again</span>}
     </div>
   );
 }

@@ -5,7 +5,8 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { SERIES } from "../core/history";
 import { type TimeScale, clampScale, fitScale, stepOfX, xOfStep, zoomScale } from "../core/layout";
 import { sayStep } from "../core/sentences";
-import { LANES_TOP, LEFT, drawTimeline, laneUnder, layoutLanes, playheadX, timelineHeight } from "../draw/timeline";
+import { laneUnder, layoutLanes, timelineHeight } from "../draw/lanes";
+import { LANES_TOP, LEFT, drawTimeline, playheadX } from "../draw/timeline";
 import type { Moment } from "./context";
 import { useDrawing, useSize } from "./use_canvas";
 

@@ -1,0 +1,102 @@
+"""Root-mean-square normalisation, row by row, each row's sum kept in cache between its two passes."""
+
+from typing import Any, overload
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from nbengine_kernels.cpu import ir
+from nbengine_kernels.cpu.mathematics import LOOSE
+from nbengine_kernels.cpu.runtime import FLOAT32, rows_of, tag_of, workers_for
+from nbengine_kernels.reference.norm import rms_norm as reference_rms_norm
+
+_F32 = FLOAT32
+
+
+@njit(cache=True, fastmath=LOOSE)
+def _rows(
+    x: Any, x_stride: Any, residual: Any, residual_stride: Any, weight: Any, y: Any, y_stride: Any,
+    total: Any, total_stride: Any, eps: Any, width: Any, first: Any, last: Any, tag: Any, weight_tag: Any,
+) -> None:  # fmt: skip
+    """Rows first..last; `residual` and `total` are 0 where there is none."""
+    scratch = np.empty(width, dtype=np.float32)
+    row = scratch.ctypes.data
+    step = ir.size(tag)
+    for r in range(first, last):
+        source = x + r * x_stride * step
+        if residual != 0:
+            other = residual + r * residual_stride * step
+            for c in range(width):
+                ir.store(row, c, ir.rounded(ir.load(source, c, tag) + ir.load(other, c, tag), tag), _F32)
+            target = total + r * total_stride * step
+            for c in range(width):
+                ir.store(target, c, ir.load(row, c, _F32), tag)
+        else:
+            for c in range(width):
+                ir.store(row, c, ir.load(source, c, tag), _F32)
+        squares = np.float32(0.0)
+        for c in range(width):
+            squares += ir.load(row, c, _F32) * ir.load(row, c, _F32)
+        factor = np.float32(1.0) / np.sqrt(squares / np.float32(width) + np.float32(eps))
+        target = y + r * y_stride * step
+        for c in range(width):
+            ir.store(target, c, ir.load(row, c, _F32) * factor * ir.load(weight, c, weight_tag), tag)
+
+
+@njit(cache=True, parallel=True)
+def _parallel(
+    x: Any, x_stride: Any, residual: Any, residual_stride: Any, weight: Any, y: Any, y_stride: Any,
+    total: Any, total_stride: Any, eps: Any, width: Any, rows: Any, tag: Any, weight_tag: Any, workers: Any,
+) -> None:  # fmt: skip
+    for w in prange(workers):
+        _rows(
+            x, x_stride, residual, residual_stride, weight, y, y_stride, total, total_stride, eps, width,
+            rows * w // workers, rows * (w + 1) // workers, tag, weight_tag,
+        )  # fmt: skip
+
+
+@overload
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: None = None, *, out: Tensor | None = None) -> Tensor: ...
+@overload
+def rms_norm(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    residual: Tensor,
+    *,
+    out: Tensor | None = None,
+    residual_out: Tensor | None = None,
+) -> tuple[Tensor, Tensor]: ...
+def rms_norm(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    residual: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
+    residual_out: Tensor | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """As `reference.rms_norm`; float32 and bfloat16 here, other dtypes and strides there."""
+    tag, weight_tag = tag_of(x), tag_of(weight)
+    given = [t for t in (residual, out, residual_out) if t is not None]
+    fits = all(t.dtype == x.dtype and t.dim() == 2 and rows_of(t) for t in (x, *given))
+    if tag is None or weight_tag is None or not fits or not weight.is_contiguous():
+        if residual is None:
+            return reference_rms_norm(x, weight, eps, out=out)
+        return reference_rms_norm(x, weight, eps, residual, out=out, residual_out=residual_out)
+    rows, width = x.shape
+    y = torch.empty((rows, width), dtype=x.dtype) if out is None else out
+    if residual is None:
+        total, extra = y, (0, 0, 0, 0)
+    else:
+        total = torch.empty((rows, width), dtype=x.dtype) if residual_out is None else residual_out
+        extra = (residual.data_ptr(), residual.stride(0), total.data_ptr(), total.stride(0))
+    head = (x.data_ptr(), x.stride(0), *extra[:2], weight.data_ptr(), y.data_ptr(), y.stride(0), *extra[2:], float(eps), width)
+    workers = workers_for(rows * width)
+    if workers == 1:
+        _rows(*head, 0, rows, tag, weight_tag)
+    else:
+        _parallel(*head, rows, tag, weight_tag, workers)
+    return y if residual is None else (y, total)
