@@ -36,7 +36,6 @@ def set_options(core: EngineCore, recorder: Recorder, options: dict[str, Any]) -
     now = core.config.scheduler
     wanted = msgspec.structs.replace(now, **options)
     wanted.check()
-    _check_buffers(core, wanted)
     before_policy = now.policy
     for name, value in options.items():
         setattr(now, name, value)
@@ -46,12 +45,6 @@ def set_options(core: EngineCore, recorder: Recorder, options: dict[str, Any]) -
     if "max_num_batched_tokens" in options or "max_num_scheduled_tokens" in options:
         told["token_budget"] = now.token_budget
     recorder.on_changed("option", told)
-
-
-def _check_buffers(core: EngineCore, wanted: Any) -> None:
-    check = getattr(core.executor, "check_limits", None)
-    if check is not None:
-        check(wanted)
 
 
 def sort_again(core: EngineCore) -> None:

@@ -46,7 +46,7 @@ class Window:
         self.crash_file: Path | None = None
         self.recorder = Recorder(core, tensors=tensors)
         self.breakpoints = Breakpoints()
-        self.gate = Gate(on_wait=self._waiting)
+        self.gate = Gate(on_wait=self._waiting, on_left=self._moved)
         self.undo: UndoLog | None = None
         if undo:
             self.undo = UndoLog(core, mark=self._mark, restore_mark=self._restore_mark)
@@ -118,6 +118,9 @@ class Window:
 
     def _waiting(self, phase: Phase, reason: str) -> None:
         """A blocking call (llm.generate) has come to the gate and waits there."""
+        self._moved()
+
+    def _moved(self) -> None:
         if self.on_status is not None:
             self.on_status()
 
@@ -161,7 +164,7 @@ class Window:
             )
         if gate.paused and not gate.granted:
             return "paused", gate.reason
-        if (self.mover.is_driving or self.mover.is_playing) and self.core.has_unfinished_requests():
+        if (self.mover.is_driving or self.mover.is_playing or self.core.in_step) and self.core.has_unfinished_requests():
             return "running", ""
         stopped = self.mover.stopped
         return "idle", str(stopped) if stopped is not None and stopped.step == self.core.step_count else ""

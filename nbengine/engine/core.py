@@ -50,6 +50,7 @@ class EngineCore:
         self.plan: SchedulerOutput | None = None  # of the step under way
         self.result: ModelRunnerOutput | None = None
         self._seems_stalled = False  # the step under way moves nothing although requests wait
+        self.in_step = False  # inside step(): someone's blocking call moves the engine
         self._moving = threading.Lock()
         self._free = weakref.finalize(self, executor.shutdown)  # so that dropping the engine frees its memory at once
         self._free.atexit = False
@@ -125,16 +126,22 @@ class EngineCore:
 
         Raises StalledError after a step that moved nothing although requests wait: no later one would either.
         """
-        while True:
+        self.in_step = True
+        try:
+            while True:
+                if self.gate is not None:
+                    with interrupts.allowed():
+                        self.gate.at(self.next_phase)
+                phase = self.next_phase
+                outcome = getattr(self, phase)()  # a phase is named as the method that makes it
+                if phase is Phase.UPDATE:
+                    if self._seems_stalled and (why := self._why_stalled()):
+                        raise StalledError(why)
+                    return cast(EngineCoreOutputs, outcome)
+        finally:
+            self.in_step = False
             if self.gate is not None:
-                with interrupts.allowed():
-                    self.gate.at(self.next_phase)
-            phase = self.next_phase
-            outcome = getattr(self, phase)()  # a phase is named as the method that makes it
-            if phase is Phase.UPDATE:
-                if self._seems_stalled and (why := self._why_stalled()):
-                    raise StalledError(why)
-                return cast(EngineCoreOutputs, outcome)
+                self.gate.left()
 
     # ---------------------------------------------------------------------------------------------------------- controls
 
@@ -190,16 +197,10 @@ class EngineCore:
     def _why_stalled(self) -> str | None:
         """What holds back each waiting request, a line each; None if the next step would move one after all.
 
-        The lines are the decisions of a plan that is made and unmade.
+        The lines are the decisions of a plan that is never carried out.
         """
         scheduler = self.scheduler
-        before, saved, decisions = scheduler.decisions, scheduler.snapshot(), list[Decision]()
-        try:
-            scheduler.decisions = decisions
-            plan = scheduler.schedule()
-        finally:
-            scheduler.restore(saved)
-            scheduler.decisions = before
+        plan, decisions = scheduler.preview()
         reasons = {decision.request_id: decision for decision in decisions}
         if plan.num_scheduled_tokens or not scheduler.has_unfinished_requests():
             return None

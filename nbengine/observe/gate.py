@@ -23,6 +23,7 @@ class Gate:
 
     before: called with the phase each time that the engine is about to move, in the engine's thread.
     on_wait: called with the phase and the reason when `at` begins to wait, in the engine's thread.
+    on_left: called when a call of step() is over, by its end or by an exception, in the engine's thread.
     on_change: called when the right to move changed or a command came, in the thread that did it.
     """
 
@@ -31,10 +32,12 @@ class Gate:
         *,
         before: Command | None = None,
         on_wait: Callable[[Phase, str], None] | None = None,
+        on_left: Callable[[], None] | None = None,
         on_change: Callable[[], None] | None = None,
     ) -> None:
         self.before = before
         self.on_wait = on_wait
+        self.on_left = on_left
         self.on_change = on_change
         self.reason = ""
         self.has_waiter = False  # a thread stands in `at`, waiting for the right to move
@@ -64,6 +67,10 @@ class Gate:
             self.on_wait(phase, self.reason)
         if self.before is not None:
             self.before()
+
+    def left(self) -> None:
+        if self.on_left is not None:
+            self.on_left()
 
     def drain(self) -> int:
         """Carry out the commands that were posted; returns how many. Only in the thread that moves the engine.

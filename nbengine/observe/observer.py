@@ -53,6 +53,7 @@ class Watched(Protocol):
     gate: Gatekeeper | None
     next_phase: Phase
     step_count: int
+    in_step: bool
     plan: SchedulerOutput | None
     result: ModelRunnerOutput | None
 
@@ -64,3 +65,6 @@ class Gatekeeper(Protocol):
     """
 
     def at(self, phase: Phase) -> None: ...
+
+    def left(self) -> None:
+        """step() is over, by its end or by an exception."""

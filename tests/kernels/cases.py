@@ -7,7 +7,12 @@ from torch import Tensor
 
 
 def attention_case(
-    spans: list[tuple[int, int]], *, heads: tuple[int, int], dim: int, block_size: int = 16, dtype: torch.dtype = torch.float32
+    spans: list[tuple[int, int]],
+    *,
+    heads: tuple[int, int],
+    dim: int,
+    block_size: int = 16,
+    dtype: torch.dtype = torch.float32,
 ) -> dict[str, Any]:
     """Arguments of `paged_attention` for requests of (sequence length, query length).
 

@@ -134,6 +134,14 @@ class LabPage:
             time.sleep(0.3)
         raise TimeoutError("the notebook did not finish")
 
+    def wait_cell(self, index: int, timeout_s: float = 120) -> None:
+        """Until a cell that was started has its number: the kernel's own status also tells of messages from widgets."""
+        self.page.wait_for_function(
+            "i => window.jupyterapp.shell.currentWidget.content.widgets[i].model.executionCount",
+            arg=index,
+            timeout=timeout_s * 1000,
+        )
+
     def run_cell(self, index: int) -> None:
         """Start one cell; does not wait for it."""
         self.page.evaluate(
