@@ -229,6 +229,9 @@ class TestWindow:
             def __init__(self) -> None:
                 self.asked: list[Phase] = []
 
+            def left(self) -> None:
+                """Nothing to do."""
+
             def at(self, phase: Phase) -> None:
                 self.asked.append(phase)
 
