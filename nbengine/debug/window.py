@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,8 +12,6 @@ from nbengine.debug.mover import Mover
 from nbengine.debug.texts import token_texts
 from nbengine.debug.trace import TraceWriter
 from nbengine.engine.llm_engine import LLMEngine
-from nbengine.engine.output_processor import Mark
-from nbengine.engine.stats import EngineStats
 from nbengine.errors import PhaseError
 from nbengine.observe.breakpoints import Breakpoints, Hit
 from nbengine.observe.gate import Gate
@@ -22,10 +19,10 @@ from nbengine.observe.observer import Phase
 from nbengine.observe.recorder import Recorder
 from nbengine.observe.records import FINISHED_KEPT, AnyRecord, Changed, Failed, Header, Keyframe, Scheduled, Updated
 from nbengine.observe.undo import UndoLog
+from nbengine.observe.view import EngineView
 from nbengine.outputs import RequestOutput
 
 CRASH_STEPS = 64
-FrontMark = tuple[Mark, EngineStats]
 
 
 class Window:
@@ -49,7 +46,7 @@ class Window:
         self.gate = Gate(on_wait=self._waiting, on_left=self._moved)
         self.undo: UndoLog | None = None
         if undo:
-            self.undo = UndoLog(core, mark=self._mark, restore_mark=self._restore_mark)
+            self.undo = UndoLog(core, mark=engine.mark, restore_mark=engine.restore)
             self.gate.before = self.undo.before_schedule
         self.mover = Mover(engine, core, self.gate, lambda: self.recorder.view)
         self.mover.on_output = self._keep_outputs
@@ -64,6 +61,7 @@ class Window:
         recorder.on_failure = self._failed
         self.core.gate = self.gate
         recorder.attach()
+        recorder.view.painter = _picture
         self.is_open = True
 
     def close(self) -> None:
@@ -136,13 +134,6 @@ class Window:
         state = requests.get(request_id) or requests.get(request_id.partition("_")[2])
         return state.prompt if state is not None else None
 
-    def _mark(self) -> FrontMark:
-        return self.engine.output_processor.mark(), copy.deepcopy(self.engine._stats)
-
-    def _restore_mark(self, mark: FrontMark) -> None:
-        self.engine.output_processor.restore(mark[0])
-        self.engine._stats = copy.deepcopy(mark[1])
-
     # ----------------------------------------------------------------------------------------------------------- looking
 
     def output(self, request_id: str) -> RequestOutput:
@@ -188,3 +179,9 @@ class Window:
         self.outputs = {name: out for name, out in self.outputs.items() if not self.engine.is_alive(name)}
         self.mover.stopped = None
         self.recorder.rewound(step)
+
+
+def _picture(view: EngineView) -> dict[str, Any]:
+    from nbengine.debug.plots import view_png  # matplotlib is slow to import: only when a picture is wanted
+
+    return view_png(view)

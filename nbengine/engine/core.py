@@ -31,6 +31,7 @@ from nbengine.scheduler import make_scheduler
 from nbengine.scheduler.decision import Decision
 from nbengine.scheduler.invariants import check_invariants
 from nbengine.scheduler.request import Request
+from nbengine.scheduler.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class EngineCore:
         """Plan the next step. Raises PhaseError out of order, StepError if the scheduler fails."""
         with interrupts.deferred(), self._phase(Phase.SCHEDULE):
             start = time.perf_counter()
-            self.plan = plan = self.scheduler.schedule()
+            self.plan = plan = self._make_plan()
             seconds = time.perf_counter() - start
             self.next_phase = Phase.EXECUTE
             moves = plan.num_scheduled_tokens or plan.preempted_req_ids
@@ -157,6 +158,7 @@ class EngineCore:
         cache. Returns the ids that were alive."""
         alive = list(self.scheduler.requests)
         self.scheduler = make_scheduler(self.config)
+        self.scheduler.step = self.step_count  # its outputs go on counting where the old one's stopped
         self.executor.forget_requests()
         self.plan = self.result = None
         self.next_phase = Phase.SCHEDULE
@@ -193,6 +195,20 @@ class EngineCore:
             ) from error
         finally:
             self._moving.release()
+
+    def _make_plan(self) -> SchedulerOutput:
+        """The scheduler's plan. If a person's own rules raise half way through, everything stands as it did before.
+
+        The stock scheduler is not guarded: a snapshot costs as much as a plan.
+        """
+        if type(self.scheduler) is Scheduler:
+            return self.scheduler.schedule()
+        before = self.scheduler.snapshot()
+        try:
+            return self.scheduler.schedule()
+        except Exception:
+            self.scheduler.restore(before)
+            raise
 
     def _why_stalled(self) -> str | None:
         """What holds back each waiting request, a line each; None if the next step would move one after all.

@@ -252,7 +252,7 @@ class Recorder:
         self._emit("executed", record)
 
     def on_updated(self, outputs: EngineCoreOutputs, seconds: float) -> None:
-        step = self.core.step_count - 1  # not outputs.step: that is of the scheduler, which a reset replaces
+        step = outputs.step
         made = outputs.outputs
         check = self.check_every and step % self.check_every == 0
         stats = outputs.stats.prefix_cache if outputs.stats else None
@@ -273,6 +273,9 @@ class Recorder:
             self._keyframe()
 
     def on_failed(self, phase: Phase, error: BaseException) -> None:
+        if phase is Phase.SCHEDULE:  # half a plan, which was taken back
+            self._take_ops()
+            self._take_decisions()
         lines = "".join(traceback.format_exception(error))
         text = f"{type(error).__name__}: {error}"
         self._emit("failed", Failed(step=self.core.step_count, at=self.now(), phase=str(phase), error=text, traceback=lines))
