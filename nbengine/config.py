@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal
@@ -12,6 +13,30 @@ from typing import Any, Literal
 import msgspec
 
 from nbengine.errors import ConfigError
+from nbengine.fields import check_types
+
+# vLLM's options that change nothing here, and the values that ask for what is done anyway; none given: any value does.
+NO_EFFECT: dict[str, tuple[Any, ...]] = {
+    "tensor_parallel_size": (1,),
+    "pipeline_parallel_size": (1,),
+    "data_parallel_size": (1,),
+    "cpu_offload_gb": (0,),
+    "enable_lora": (False,),
+    "speculative_config": (None,),
+    "async_scheduling": (False,),
+    "kv_cache_dtype": ("auto",),
+    "model_impl": ("auto",),
+    "load_format": ("auto", "safetensors"),
+    "tokenizer_mode": ("auto",),
+    "tokenizer_revision": (None,),
+    "enforce_eager": (),  # nothing is captured or compiled whole
+    "swap_space": (),  # a preempted request is computed again
+    "log_stats": (),
+    "disable_log_stats": (),  # nothing is logged; metrics are there when asked for
+    "disable_custom_all_reduce": (),
+}
+_DTYPE_NAMES: dict[str, Any] = {name: name for name in ("auto", "float32", "bfloat16", "float16")}
+_DTYPE_NAMES |= {"half": "float16", "float": "float32"}
 
 Device = Literal["auto", "cpu", "cuda"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
@@ -87,6 +112,15 @@ class SchedulerConfig(msgspec.Struct, kw_only=True):
             )
         if self.max_num_scheduled_tokens is not None and self.max_num_scheduled_tokens < 1:
             raise ConfigError(f"max_num_scheduled_tokens must be at least 1, got {self.max_num_scheduled_tokens}.")
+        if self.long_prefill_token_threshold < 0:
+            raise ConfigError(
+                f"long_prefill_token_threshold must be 0 (off) or more, got {self.long_prefill_token_threshold}."
+            )
+        if not 1 <= self.max_long_partial_prefills <= max(1, self.max_num_partial_prefills):
+            raise ConfigError(
+                "max_long_partial_prefills must be between 1 and max_num_partial_prefills, got "
+                f"{self.max_long_partial_prefills} and {self.max_num_partial_prefills}."
+            )
         if not 0 <= self.watermark < 1:
             raise ConfigError(f"watermark must be in [0, 1), got {self.watermark}.")
         if self.policy not in ("fcfs", "priority"):
@@ -100,7 +134,6 @@ class EngineConfig(msgspec.Struct, kw_only=True):
     cache: CacheConfig
     scheduler: SchedulerConfig
     executor_cls: type[Any] | str | None = None
-    log_stats: bool = True
 
 
 class EngineArgs(msgspec.Struct, kw_only=True):
@@ -108,6 +141,9 @@ class EngineArgs(msgspec.Struct, kw_only=True):
 
     max_num_seqs, max_num_batched_tokens: vLLM's defaults (256 and 8,192 on a server) fit a GPU; here 64 and 2,048.
     scheduler_cls, executor_cls: a class, or its dotted name: your own scheduler from a notebook cell, say.
+
+    Options of vLLM's that have no counterpart here (NO_EFFECT) are taken by `from_options`, and so by LLM, as long as they
+    ask for what is done anyway: tensor_parallel_size=1, enforce_eager, … Any other is refused by name.
     """
 
     model: str = "smollm2-135m"
@@ -142,7 +178,25 @@ class EngineArgs(msgspec.Struct, kw_only=True):
     scheduler_cls: type[Any] | str | None = None
 
     executor_cls: type[Any] | str | None = None
-    log_stats: bool = True
+
+    def __post_init__(self) -> None:
+        self.model = str(self.model)
+        self.dtype = _DTYPE_NAMES.get(str(self.dtype).removeprefix("torch."), self.dtype)
+        check_types(self, _CHECKED, ConfigError)
+
+    @classmethod
+    def from_options(cls, **options: Any) -> EngineArgs:
+        """The same from keywords of which some may be vLLM's alone. Raises ConfigError for an unknown or wrong one."""
+        for name in options.keys() & NO_EFFECT.keys():
+            value, allowed = options.pop(name), NO_EFFECT[name]
+            if allowed and value not in allowed:
+                raise ConfigError(f"{name}={value!r} is not supported here: leave it out, or say {allowed[0]!r}.")
+        for name in options:
+            if name not in cls.__struct_fields__:
+                near = difflib.get_close_matches(name, [*cls.__struct_fields__, *NO_EFFECT], n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(cls.__struct_fields__)}."
+                raise ConfigError(f"There is no option {name!r}: {hint}")
+        return cls(**options)
 
     def create_engine_config(self, model_max_len: int) -> EngineConfig:
         """Decide every option. `model_max_len`: the longest sequence that the model was made for, in tokens.
@@ -158,6 +212,10 @@ class EngineArgs(msgspec.Struct, kw_only=True):
             raise ConfigError(
                 f"num_gpu_blocks_override must be at least 2 (block 0 is reserved), got {self.num_gpu_blocks_override}."
             )
+        if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes < 1:
+            raise ConfigError(f"kv_cache_memory_bytes must be at least 1, got {self.kv_cache_memory_bytes}.")
+        if self.max_logprobs < 0:
+            raise ConfigError(f"max_logprobs must be 0 or more, got {self.max_logprobs}.")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}.")
         scheduler = self._scheduler_config(max_model_len)
@@ -170,9 +228,7 @@ class EngineArgs(msgspec.Struct, kw_only=True):
             )
         model = self.model_config(max_model_len)
         cache = CacheConfig(**_shared_fields(self, CacheConfig))
-        return EngineConfig(
-            model=model, cache=cache, scheduler=scheduler, executor_cls=self.executor_cls, log_stats=self.log_stats
-        )
+        return EngineConfig(model=model, cache=cache, scheduler=scheduler, executor_cls=self.executor_cls)
 
     def model_config(self, max_model_len: int = 0) -> ModelConfig:
         """The options that concern the model. max_model_len: 0 while it is not known yet."""
@@ -196,6 +252,10 @@ class EngineArgs(msgspec.Struct, kw_only=True):
                 "long_prefill_token_threshold": threshold,
             }
         )
+
+
+_CLASSES_AND_FUNCTIONS = ("prefix_caching_hash_algo", "scheduler_cls", "executor_cls")  # their users check them
+_CHECKED = [name for name in EngineArgs.__struct_fields__ if name not in _CLASSES_AND_FUNCTIONS]
 
 
 def _shared_fields(args: EngineArgs, part: type[msgspec.Struct]) -> dict[str, Any]:

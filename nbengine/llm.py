@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -13,7 +12,7 @@ from nbengine.engine.input_processor import ParsedPrompt, Prompt
 from nbengine.engine.llm_engine import LLMEngine, Prepared
 from nbengine.engine.progress import Progress
 from nbengine.engine.stats import Metric
-from nbengine.errors import ConfigError, InvalidParameterError, NBEngineError, StalledError
+from nbengine.errors import InvalidParameterError, NBEngineError, StalledError
 from nbengine.outputs import RequestOutput
 from nbengine.sampling_params import RequestOutputKind, SamplingParams
 
@@ -39,8 +38,7 @@ class LLM:
     """
 
     def __init__(self, model: str = "smollm2-135m", **engine_args: Any) -> None:
-        _check_names(engine_args)
-        self.llm_engine = LLMEngine.from_engine_args(EngineArgs(model=model, **engine_args))
+        self.llm_engine = LLMEngine.from_engine_args(EngineArgs.from_options(model=model, **engine_args))
 
     # -------------------------------------------------------------------------------------------------------- generate
 
@@ -220,16 +218,6 @@ class LLM:
                         f"Requests wait, but the engine has nothing to do: is it paused?\n{engine.describe()}"
                     )
                 progress.count_tokens(engine.advance())
-
-
-def _check_names(engine_args: dict[str, Any]) -> None:
-    """Refuse an unknown option by name; a misspelt one would otherwise be hard to see."""
-    known = EngineArgs.__struct_fields__
-    for name in engine_args:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
-            raise ConfigError(f"LLM has no option {name!r}: {hint}")
 
 
 def _prompt_list(prompts: Any) -> Sequence[Prompt]:

@@ -62,6 +62,7 @@ class RequestOutput(msgspec.Struct, kw_only=True):
     outputs: list[CompletionOutput]
     finished: bool
     num_cached_tokens: int | None = None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None  # None for the first token; in a stream of deltas once
     metrics: RequestMetrics | None = None
 
     def __str__(self) -> str:

@@ -76,6 +76,7 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     num_cached_tokens: int | None = None  # with the first output only
+    prompt_logprobs: list[SampledLogprobs] | None = None  # with the first output only: of the prompt's tokens from 1 on
     error: str | None = None
 
 

@@ -9,6 +9,14 @@ from typing import Any
 import msgspec
 
 from nbengine.errors import InvalidParameterError
+from nbengine.fields import check_types
+
+MAX_N = 16_384  # answers a request; each is a request of the core's
+
+_WHOLE = ("n", "top_k", "min_tokens", "seed", "max_tokens", "logprobs", "prompt_logprobs")
+_REAL = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_OPTIONAL = ("seed", "max_tokens", "logprobs", "prompt_logprobs")
+_LISTS = ("stop", "stop_token_ids", "bad_words", "bad_words_token_ids")
 
 
 class RequestOutputKind(StrEnum):
@@ -26,6 +34,13 @@ class RepetitionDetection(msgspec.Struct, kw_only=True, frozen=True):
     min_pattern_size: int = 1
     min_count: int = 2
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_pattern_size <= self.max_pattern_size or self.min_count < 2:
+            raise InvalidParameterError(
+                "repetition_detection needs 0 <= min_pattern_size <= max_pattern_size and min_count of at least 2, got "
+                f"{self.min_pattern_size}, {self.max_pattern_size} and {self.min_count}."
+            )
+
 
 class SamplingParams(msgspec.Struct, kw_only=True, dict=False):
     """How to choose tokens and when to stop. Raises InvalidParameterError for a value out of range.
@@ -35,6 +50,9 @@ class SamplingParams(msgspec.Struct, kw_only=True, dict=False):
         token i is a function of (seed, i) alone. With n > 1, child i uses seed + i.
     max_tokens: None means as many as fit max_model_len. A larger number than fits is kept, and length ends the request.
     logprobs: None is off; k adds the k likeliest tokens' log probabilities beside the chosen one's.
+    prompt_logprobs: the same for the tokens of the prompt. Such a request does not read the prefix cache: what is found
+        there is not computed.
+    bad_words: strings whose tokens are never put out in this order, with or without a space before them.
     """
 
     n: int = 1
@@ -67,25 +85,32 @@ class SamplingParams(msgspec.Struct, kw_only=True, dict=False):
     extra_args: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):  # vLLM takes a lone string too
-            self.stop = [self.stop]
-        self.stop = list(self.stop or [])
-        self.stop_token_ids = list(self.stop_token_ids or [])
-        self.top_k = 0 if self.top_k == -1 else self.top_k
+        for name in _WHOLE + _REAL:
+            if hasattr(value := getattr(self, name), "tolist"):  # a number of numpy's or torch's
+                setattr(self, name, value.tolist())
+        for name in ("stop", "bad_words"):
+            if isinstance(value := getattr(self, name), str):  # a lone string will do
+                setattr(self, name, [value])
+        for name in _LISTS:
+            setattr(self, name, [] if getattr(self, name) is None else getattr(self, name))
         self._check_numbers()
-        self._check_stops()
+        check_types(self, _OTHERS, InvalidParameterError)
+        self._check_contents()
 
     def _check_numbers(self) -> None:
-        for name in ("n", "top_k", "min_tokens", "seed", "max_tokens", "logprobs", "prompt_logprobs"):
+        for name in _WHOLE:
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-                raise InvalidParameterError(f"{name} must be a whole number, got {value!r}.")
-        for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
+            if value is None and name in _OPTIONAL:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
+                raise InvalidParameterError(f"{name} must be a whole number (of 64 bits), got {value!r}.")
+        self.top_k = 0 if self.top_k == -1 else self.top_k  # vLLM takes both for off
+        for name in _REAL:
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
                 raise InvalidParameterError(f"{name} must be a finite number, got {value!r}.")
         limits: list[tuple[str, bool, str]] = [
-            ("n", self.n >= 1, "at least 1"),
+            ("n", 1 <= self.n <= MAX_N, f"between 1 and {MAX_N}"),
             ("temperature", self.temperature >= 0, "0 (greedy) or more"),
             ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
             ("top_k", self.top_k >= 0, "0 (off) or more"),
@@ -104,11 +129,12 @@ class SamplingParams(msgspec.Struct, kw_only=True, dict=False):
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidParameterError(f"min_tokens must not exceed max_tokens={self.max_tokens}, got {self.min_tokens}.")
 
-    def _check_stops(self) -> None:
-        if not all(isinstance(s, str) and s for s in self.stop):
-            raise InvalidParameterError(f"stop must hold non-empty strings, got {self.stop!r}.")
-        if not all(isinstance(t, int) for t in self.stop_token_ids):
-            raise InvalidParameterError(f"stop_token_ids must hold whole numbers, got {self.stop_token_ids!r}.")
+    def _check_contents(self) -> None:
+        for name, words in (("stop", self.stop), ("bad_words", self.bad_words)):
+            if not all(words):
+                raise InvalidParameterError(f"{name} must hold non-empty strings, got {words!r}.")
+        if not all(map(math.isfinite, (self.logit_bias or {}).values())):
+            raise InvalidParameterError(f"logit_bias must hold finite numbers, got {self.logit_bias!r}.")
         if self.stop and not self.detokenize:
             raise InvalidParameterError(
                 "stop strings need text, but detokenize=False: use stop_token_ids, or leave detokenize on."
@@ -121,3 +147,6 @@ class SamplingParams(msgspec.Struct, kw_only=True, dict=False):
     def clone(self, **changes: Any) -> SamplingParams:
         """A copy with some fields changed, checked again."""
         return msgspec.structs.replace(self, **changes)
+
+
+_OTHERS = [name for name in SamplingParams.__struct_fields__ if name not in _WHOLE + _REAL]

@@ -23,7 +23,7 @@ def dequantize_int8(codes: Tensor, scale: Tensor, *, dtype: torch.dtype) -> Tens
 def quantize_int4(weight: Tensor, group: int = INT4_GROUP) -> tuple[Tensor, Tensor, Tensor]:
     """int4 in groups along the input: weight (O, I) -> codes (O, I) uint8 in 0..15, scale and zero (O, I / group) float32.
 
-    A code stands for (code - 8) * scale + zero, torch's own convention.
+    A code stands for (code - 8) * scale + zero, torch's own convention; scale and zero - 8 * scale are bfloat16 values.
 
     Raises:
         ValueError: I is no multiple of group.
@@ -34,7 +34,7 @@ def quantize_int4(weight: Tensor, group: int = INT4_GROUP) -> tuple[Tensor, Tens
     wide = weight.float().view(rows, columns // group, group)
     low, high = wide.amin(dim=2), wide.amax(dim=2)
     scale = ((high - low) / 15.0).clamp_min(1e-10).to(torch.bfloat16).float()
-    zero = (low + 8.0 * scale).to(torch.bfloat16).float()
+    zero = low.to(torch.bfloat16).float() + 8.0 * scale
     codes = ((wide - zero[..., None]) / scale[..., None]).round_().add_(8).clamp_(0, 15)
     return codes.to(torch.uint8).view(rows, columns), scale, zero
 

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from nbengine.debug import controls
+from nbengine.debug.lab_breakpoints import Threshold, criteria
+
 if TYPE_CHECKING:
     from nbengine.debug.debugger import Debugger
 
@@ -53,11 +56,23 @@ class Commands:
         elif what == "request":
             debugger.break_on("finished", request=str(value), once=True)
         elif what == "free_blocks":
-            limit = int(value or 0)
-            debugger.break_when(lambda view: view.free_blocks <= limit, label=f"at most {limit} blocks are free", once=True)
+            debugger.break_when(Threshold("free_blocks", "<", int(value or 0)), once=True)
         elif what != "idle":
             raise ValueError(f"Cannot run until {what!r}.")
         debugger.mover.go_on()
+
+    def _break(self, args: dict[str, Any]) -> None:
+        points, action, number = self._debugger.breakpoints, args.pop("action", "add"), args.pop("number", None)
+        if action == "add":
+            points.add(**criteria(args))
+        elif action == "edit":
+            points.edit(int(number), **criteria(args))
+        elif action == "remove":
+            points.remove(int(number))
+        elif action in ("enable", "disable"):
+            points.enable(int(number), action == "enable")
+        else:
+            raise ValueError(f"A breakpoint can be added, edited, enabled, disabled and removed, not {action!r}.")
 
     # ------------------------------------------------------------------------------------------------- at the next boundary
 
@@ -71,22 +86,33 @@ class Commands:
         debugger.pause("rewound")
         self._submit(lambda: debugger.rewind_to(step))
 
-    def _break(self, args: dict[str, Any]) -> None:
-        debugger, action = self._debugger, args.pop("action", "add")
-        if action == "add":
-            debugger.break_on(args.pop("event", None), **args)
-        elif action == "remove":
-            debugger.breakpoints.remove(int(args["number"]))
-        else:
-            debugger.breakpoints.enable(int(args["number"]), action == "enable")
-
     def _abort(self, args: dict[str, Any]) -> None:
         engine, name = self._debugger.engine, str(args["request"])
         self._submit(lambda: engine.abort_request(name))
 
     def _add(self, args: dict[str, Any]) -> None:
-        debugger, prompt = self._debugger, args.pop("prompt")
+        debugger, prompt = self._debugger, str(args.pop("prompt"))
         self._submit(lambda: debugger.add_now(prompt, **args))
+
+    def _set(self, args: dict[str, Any]) -> None:
+        debugger = self._debugger
+        self._submit(lambda: controls.set_options(debugger.core, debugger.recorder, args))
+
+    def _priority(self, args: dict[str, Any]) -> None:
+        debugger, name, priority = self._debugger, str(args["request"]), int(args["priority"])
+        self._submit(lambda: controls.set_priority(debugger.core, debugger.recorder, name, priority))
+
+    def _preempt(self, args: dict[str, Any]) -> None:
+        debugger, name = self._debugger, str(args["request"])
+        self._submit(lambda: controls.preempt(debugger.core, debugger.recorder, name))
+
+    def _edit_token(self, args: dict[str, Any]) -> None:
+        debugger, name, token = self._debugger, str(args["request"]), args["token"]
+        self._submit(lambda: debugger.edit_token_now(name, token))
+
+    def _drop_prefixes(self, args: dict[str, Any]) -> None:
+        engine, preempt = self._debugger.engine, bool(args.get("preempt_running"))
+        self._submit(lambda: _dropped(engine.reset_prefix_cache(preempt)))
 
     def _submit(self, change: Callable[[], Any]) -> None:
         """Have it done in the engine's thread; if it is refused, say why."""
@@ -98,9 +124,30 @@ class Commands:
         self._debugger.say(_sentence(error) if error is not None else "")
 
 
-NAMES = ("run", "pause", "phase", "step", "back", "goto", "run_until", "break", "abort", "add")
+NAMES = (
+    "run",
+    "pause",
+    "phase",
+    "step",
+    "back",
+    "goto",
+    "run_until",
+    "break",
+    "abort",
+    "add",
+    "set",
+    "priority",
+    "preempt",
+    "edit_token",
+    "drop_prefixes",
+)
+
+
+def _dropped(done: bool) -> None:
+    if not done:
+        raise ValueError("The prefix cache was kept: running requests hold blocks. Preempt them too, and it can be dropped.")
 
 
 def _sentence(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
+    text = str(error.args[0] if isinstance(error, KeyError) and error.args else error).strip().splitlines()
     return text[0] if text else type(error).__name__

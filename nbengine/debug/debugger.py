@@ -23,6 +23,7 @@ from nbengine.observe.breakpoints import Breakpoint, Breakpoints, Hit, Predicate
 from nbengine.observe.dump import dumps
 from nbengine.observe.log import StepLog
 from nbengine.observe.observer import Phase
+from nbengine.observe.recorder import Recorder
 from nbengine.observe.records import StepRecord
 from nbengine.observe.undo import UndoLog
 from nbengine.observe.view import EngineView
@@ -169,23 +170,27 @@ class Debugger:
     # ------------------------------------------------------------------------------------------------------------ looking
 
     @property
+    def recorder(self) -> Recorder:
+        return self._window.recorder
+
+    @property
     def view(self) -> EngineView:
         """The engine now. Live: `view.copy()` holds the moment still."""
-        return self._window.recorder.view
+        return self.recorder.view
 
     def view_at(self, step: int, phase: str = "schedule") -> EngineView:
         """The engine as it stood before `phase` of a recorded step. Moves nothing."""
-        return self._window.recorder.view_at(step, phase)
+        return self.recorder.view_at(step, phase)
 
     @property
     def records(self) -> StepLog:
         """The recorded steps; `records.rows()` is a table for a DataFrame."""
-        return self._window.recorder.steps
+        return self.recorder.steps
 
     @property
     def trace(self) -> Trace:
         """All that is recorded, to save, convert or open later."""
-        return Trace(self._window.recorder.records())
+        return Trace(self.recorder.records())
 
     def explain(self, request_id: str) -> str:
         """Why the request is where it is, in a sentence with the numbers."""
@@ -200,7 +205,7 @@ class Debugger:
         """What happened to one request, or to one KV block, as far as it is recorded."""
         if (request is None) == (block is None):
             raise ValueError("history() takes request=… or block=…, one of them.")
-        records = self._window.recorder.records()
+        records = self.recorder.records()
         return request_history(records, request) if request is not None else block_history(records, block or 0)
 
     def describe(self) -> str:
@@ -278,24 +283,27 @@ class Debugger:
     def set(self, **options: Any) -> None:
         """Change the scheduler's options: max_num_seqs, max_num_batched_tokens, policy, watermark, …"""
         with self.mover.exclusively():
-            controls.set_options(self.core, self._window.recorder, options)
+            controls.set_options(self.core, self.recorder, options)
 
     def set_priority(self, request_id: str, priority: int) -> None:
         """The smallest number goes first, under policy="priority"."""
         with self.mover.exclusively():
-            controls.set_priority(self.core, self._window.recorder, request_id, priority)
+            controls.set_priority(self.core, self.recorder, request_id, priority)
 
     def preempt(self, request_id: str) -> None:
         """Take a running request's blocks. It waits at the front of the queue and computes its tokens again."""
         with self.mover.exclusively():
-            controls.preempt(self.core, self._window.recorder, request_id)
+            controls.preempt(self.core, self.recorder, request_id)
 
     def edit_token(self, request_id: str, token: int | str) -> int:
         """Between execute and update: replace the token that was sampled for a request. Returns the one that was there."""
-        engine = self.engine
         with self.mover.exclusively():
-            token_id = token if isinstance(token, int) else controls.one_token(engine, token)
-            return controls.edit_token(self.core, self._window.recorder, request_id, token_id, engine.limits.vocab_size)
+            return self.edit_token_now(request_id, token)
+
+    def edit_token_now(self, request_id: str, token: int | str) -> int:
+        """`edit_token`, for a command that is carried out in the engine's thread already."""
+        token_id = token if isinstance(token, int) else controls.one_token(self.engine, token)
+        return controls.edit_token(self.core, self.recorder, request_id, token_id, self.engine.limits.vocab_size)
 
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
         """Forget all cached prefixes. False, and nothing changes, while requests hold blocks that may not be preempted."""

@@ -11,14 +11,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbengine.debug import lab_breakpoints
+from nbengine.debug.commands import NAMES
 from nbengine.debug.trace import Trace
-from nbengine.observe.records import AnyRecord, Executed, Header, Keyframe, Scheduled, Texts, Updated, encoder
+from nbengine.observe.records import AnyRecord, Changed, Executed, Header, Keyframe, Scheduled, Texts, Updated, encoder
 
 if TYPE_CHECKING:
     from nbengine.debug.debugger import Debugger
 
 RecordListener = Callable[[int, bytes], None]
-COMMANDS = ["run", "pause", "phase", "step", "back", "goto", "run_until", "break", "source"]
+COMMANDS = [*NAMES, "source"]
 _SOURCE_LINES = 60
 _RATE_WINDOW_S = 2.0
 
@@ -35,6 +37,7 @@ class Stream:
         self._header = b""
         self._keyframe: tuple[int, bytes] | None = None
         self._texts: dict[int, str] = {}
+        self._options: dict[str, Any] = {}  # changed since the header
         self._listeners: list[RecordListener] = []
 
     def push(self, record: AnyRecord, data: bytes) -> None:
@@ -45,6 +48,8 @@ class Stream:
                 self._header = data
             elif isinstance(record, Texts):
                 self._texts.update(zip(record.token_ids, record.texts))
+            elif isinstance(record, Changed) and record.what == "option":
+                self._options.update(record.values)
             elif isinstance(record, Keyframe):
                 self._keyframe = (number, data)
             self._records.append(data)
@@ -78,6 +83,11 @@ class Stream:
             if self._keyframe is None:
                 return 1, told
             number, data = self._keyframe
+            if (
+                self._options
+            ):  # no keyframe tells them; as they are now: a change after the keyframe comes again and is the same
+                options = Changed(step=0, at=0.0, what="option", values=dict(self._options))
+                told.append(encoder.encode(options))
             return number + 1, [*told, data]
 
     def listen(self, listener: RecordListener) -> Callable[[], None]:
@@ -145,10 +155,7 @@ class EngineSource:
             "tokens_per_s": self._rate(),
             "busy": debugger.is_busy,
             "message": self.message,
-            "breakpoints": [
-                {"number": p.number, "text": p.describe(), "enabled": p.enabled, "hits": p.hits}
-                for p in debugger.breakpoints
-            ],
+            "breakpoints": [lab_breakpoints.told(point) for point in debugger.breakpoints],
         }
 
     def _rate(self) -> float:

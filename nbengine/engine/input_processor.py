@@ -145,30 +145,46 @@ class InputProcessor:
             changes["seed"] = self._seeds.getrandbits(_SEED_BITS)
         if limits.more_eos_token_ids and not params.ignore_eos:
             changes["stop_token_ids"] = list(dict.fromkeys([*params.stop_token_ids, *limits.more_eos_token_ids]))
+        if params.prompt_logprobs is not None:
+            changes["skip_reading_prefix_cache"] = True  # what is found there isn't computed, so it has no log probabilities
+        if params.bad_words:
+            changes["bad_words_token_ids"] = [*params.bad_words_token_ids, *self._spellings(params.bad_words)]
         if self._tokenizer is None and not params.stop:
             changes["detokenize"] = False
         return params.clone(**changes)
+
+    def _spellings(self, words: list[str]) -> list[list[int]]:
+        """Each word's tokens, as it stands at the beginning of a text and behind a space."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            bare = word.lstrip()
+            for spelling in (word, bare, f" {bare}"):
+                if spelling.strip() or spelling == word:
+                    found[tuple(self.tokenize(spelling, add_special_tokens=False))] = None
+        return [list(ids) for ids in found if ids]
 
     def _check_params(self, params: SamplingParams) -> None:
         if not isinstance(params, SamplingParams):
             raise InvalidParameterError(f"sampling_params must be SamplingParams, got {type(params).__name__}.")
         most = self._limits.max_logprobs
-        if params.logprobs is not None and params.logprobs > most:
-            raise InvalidParameterError(f"logprobs must be at most max_logprobs={most}, got {params.logprobs}.")
-        if params.stop and self._tokenizer is None:
-            raise InvalidParameterError(
-                "stop strings need text, but this engine has no tokenizer (skip_tokenizer_init): use stop_token_ids."
-            )
+        for name, count in (("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)):
+            if count is not None and count > most:
+                raise InvalidParameterError(f"{name} must be at most max_logprobs={most}, got {count}.")
+        for name, words, instead in (
+            ("stop strings", params.stop, "stop_token_ids"),
+            ("bad_words", params.bad_words, "bad_words_token_ids"),
+        ):
+            if words and self._tokenizer is None:
+                raise InvalidParameterError(
+                    f"{name} need text, but this engine has no tokenizer (skip_tokenizer_init): use {instead}."
+                )
         if params.allowed_token_ids is not None and not params.allowed_token_ids:
             raise InvalidParameterError("allowed_token_ids must not be empty: leave it None to allow every token.")
         self._check_ids("stop_token_ids", params.stop_token_ids, InvalidParameterError)
         self._check_ids("logit_bias", list(params.logit_bias or ()), InvalidParameterError)
         self._check_ids("allowed_token_ids", params.allowed_token_ids or [], InvalidParameterError)
-        # Not built yet; an option that is silently ignored would be worse than none.
-        if params.prompt_logprobs is not None:
-            raise InvalidParameterError("prompt_logprobs is not supported yet: leave it None.")
-        if params.bad_words:
-            raise InvalidParameterError("bad_words is not supported yet: use logit_bias or allowed_token_ids.")
+        for word in params.bad_words_token_ids:
+            self._check_ids("bad_words_token_ids", word, InvalidParameterError)
 
     def _check_ids(self, what: str, token_ids: Sequence[int], error: type[InvalidRequestError]) -> None:
         """Refuse token ids that the model's vocabulary does not have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Collection
 from typing import Any
@@ -12,7 +13,7 @@ from nbengine.engine.core_client import EngineCoreClient
 from nbengine.engine.detokenizer import Tokenizer
 from nbengine.engine.input_processor import InputProcessor, ParsedPrompt, Prompt
 from nbengine.engine.limits import EngineLimits
-from nbengine.engine.output_processor import OutputProcessor
+from nbengine.engine.output_processor import Mark, OutputProcessor
 from nbengine.engine.parallel_sampling import child_ids, fan_out
 from nbengine.engine.stats import EngineStats, Metric
 from nbengine.errors import NBEngineError
@@ -25,6 +26,7 @@ from nbengine.sampling_params import SamplingParams
 logger = logging.getLogger(__name__)
 
 Prepared = tuple[EngineCoreRequest, str | None]
+FrontMark = tuple[Mark, EngineStats]
 
 
 class LLMEngine:
@@ -165,6 +167,16 @@ class LLMEngine:
             self.output_processor.forget(alive)
             self.engine_core.reset()
         return alive
+
+    def mark(self) -> FrontMark:
+        """What the front knows now (texts under way, outputs not taken, statistics), to be put back by `restore`."""
+        return self.output_processor.mark(), copy.deepcopy(self._stats)
+
+    def restore(self, mark: FrontMark) -> None:
+        """Put the front back to a mark, as often as wanted. The core is to be put back to the same moment."""
+        processor, stats = mark
+        self.output_processor.restore(processor)
+        self._stats = copy.deepcopy(stats)
 
     def shutdown(self) -> None:
         """Free weights and KV cache. Calling it twice is fine."""

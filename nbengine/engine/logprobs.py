@@ -17,12 +17,19 @@ class LogprobsCollector:
         self.positions: list[dict[int, Logprob]] = []
 
     def append(self, sampled: SampledLogprobs) -> None:
+        self.positions.append(self._position(sampled))
+
+    def convert(self, sampled: list[SampledLogprobs]) -> list[dict[int, Logprob]]:
+        """The same for positions that are kept elsewhere: a prompt's."""
+        return [self._position(entry) for entry in sampled]
+
+    def _position(self, sampled: SampledLogprobs) -> dict[int, Logprob]:
         chosen, likeliest = sampled.token_ids[0], sampled.token_ids[1 : 1 + self._num_logprobs]
         position = {chosen: Logprob(sampled.logprobs[0], sampled.rank, self._text(chosen))}
         for rank, (token_id, logprob) in enumerate(zip(likeliest, sampled.logprobs[1:]), start=1):
             if token_id != chosen:
                 position[token_id] = Logprob(logprob, rank, self._text(token_id))
-        self.positions.append(position)
+        return position
 
     def truncate(self, num_tokens: int) -> None:
         del self.positions[num_tokens:]

@@ -47,7 +47,11 @@ def _joined(older: RequestOutput, newer: RequestOutput) -> RequestOutput:
     for completion in newer.outputs:
         before = completions.get(completion.index)
         completions[completion.index] = completion if before is None else _joined_completion(before, completion)
-    return structs.replace(newer, outputs=[completions[index] for index in sorted(completions)])
+    return structs.replace(
+        newer,
+        outputs=[completions[index] for index in sorted(completions)],
+        prompt_logprobs=newer.prompt_logprobs if older.prompt_logprobs is None else older.prompt_logprobs,
+    )
 
 
 def _joined_completion(older: CompletionOutput, newer: CompletionOutput) -> CompletionOutput:

@@ -63,9 +63,7 @@ class OutputProcessor:
             if entry is None:
                 continue
             state, index = entry
-            if state.num_cached_tokens is None:
-                state.num_cached_tokens = output.num_cached_tokens
-            stopped = state.answers[index].take(output, outputs.timestamp)
+            stopped = state.take(index, output, outputs.timestamp)
             if stopped and output.finish_reason is None:
                 to_abort.append(output.request_id)
             touched[state.request_id] = state

@@ -26,5 +26,9 @@ def fan_out(request: EngineCoreRequest, ids: list[str]) -> Iterator[EngineCoreRe
         child = request if core_id == ids[-1] else msgspec.structs.replace(request)
         child.request_id = core_id
         if params.n > 1:
-            child.sampling_params = params.clone(n=1, seed=None if params.seed is None else params.seed + index)
+            child.sampling_params = params.clone(
+                n=1,
+                seed=None if params.seed is None else params.seed + index,
+                prompt_logprobs=params.prompt_logprobs if index == 0 else None,  # the same for all: the first one's serve
+            )
         yield child

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from nbengine.engine.detokenizer import Detokenizer, Tokenizer
 from nbengine.engine.logprobs import LogprobsCollector
-from nbengine.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from nbengine.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from nbengine.protocol import EngineCoreOutput, EngineCoreRequest, FinishReason
 from nbengine.sampling_params import RequestOutputKind, SamplingParams
 
@@ -116,11 +116,24 @@ class RequestState:
         self.output_kind = params.output_kind
         self.arrival_time = request.arrival_time
         self.num_cached_tokens: int | None = None
+        self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        self._prompt_logprobs_due = False  # not in any delta yet
+        self._prompt_collector = _prompt_collector(tokenizer, params)
         self.answers = [_new_answer(i, tokenizer, self.prompt_token_ids, params) for i in range(len(core_ids))]
 
     @property
     def finished(self) -> bool:
         return all(answer.finished for answer in self.answers)
+
+    def take(self, index: int, output: EngineCoreOutput, now: float) -> bool:
+        """Add what a step made for answer `index`. Returns True if a stop string ended it."""
+        if self.num_cached_tokens is None:
+            self.num_cached_tokens = output.num_cached_tokens
+        answer = self.answers[index]
+        if self._prompt_collector is not None and index == 0 and not answer.token_ids:
+            positions = self._prompt_collector.convert(output.prompt_logprobs or [])
+            self.prompt_logprobs, self._prompt_logprobs_due = [None, *positions], True
+        return answer.take(output, now)
 
     def whole(self) -> RequestOutput:
         """Everything so far, whatever output_kind says."""
@@ -135,9 +148,10 @@ class RequestState:
                 return self.whole()
             case RequestOutputKind.DELTA:
                 deltas = [delta for answer in self.answers if (delta := answer.delta()) is not None]
-                return self._output(deltas) if deltas else None
+                due, self._prompt_logprobs_due = self._prompt_logprobs_due, False
+                return self._output(deltas, with_prompt=due) if deltas else None
 
-    def _output(self, completions: list[CompletionOutput]) -> RequestOutput:
+    def _output(self, completions: list[CompletionOutput], *, with_prompt: bool = True) -> RequestOutput:
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
@@ -145,6 +159,7 @@ class RequestState:
             outputs=completions,
             finished=self.finished,
             num_cached_tokens=self.num_cached_tokens,
+            prompt_logprobs=self.prompt_logprobs if with_prompt else None,
             metrics=self._metrics(),
         )
 
@@ -156,6 +171,10 @@ class RequestState:
             last_token_time=max((times[-1] for times in started), default=None),
             num_generation_tokens=sum(len(times) for times in started),
         )
+
+
+def _prompt_collector(tokenizer: Tokenizer | None, params: SamplingParams) -> LogprobsCollector | None:
+    return None if params.prompt_logprobs is None else LogprobsCollector(tokenizer, params.prompt_logprobs)
 
 
 def _new_answer(index: int, tokenizer: Tokenizer | None, prompt_token_ids: list[int], params: SamplingParams) -> Answer:

@@ -23,7 +23,8 @@ NATIVE_MODEL_TYPES = frozenset({"llama", "smollm3", "mistral", "qwen2", "qwen3"}
 _ROTARY_KINDS = frozenset({"default", "linear", "llama3", "yarn"})
 
 TakeWeight = Callable[[str], Tensor]
-"""Gives a checkpoint tensor by its transformers name, in the model's dtype; raises ModelError if it is not there."""
+"""Gives a checkpoint tensor by its transformers name, in the model's dtype, perhaps as a view of the file; raises ModelError
+if it is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,9 @@ def is_native(config: Any) -> bool:
     """Whether the fast path runs this config; if not, the transformers backend may."""
     parameters = getattr(config, "rope_parameters", None) or {}
     plain_rotary = parameters.get("rope_type", "default") in _ROTARY_KINDS
-    return config.model_type in NATIVE_MODEL_TYPES and plain_rotary and getattr(config, "hidden_act", "silu") == "silu"
+    plain_weights = getattr(config, "quantization_config", None) is None  # others are more than their tensors
+    plain_mlp = getattr(config, "hidden_act", "silu") == "silu"
+    return config.model_type in NATIVE_MODEL_TYPES and plain_rotary and plain_weights and plain_mlp
 
 
 def _windows(config: Any) -> tuple[int, ...]:
@@ -123,11 +126,11 @@ class DecoderModel:
         self.vocab_size = shape.vocab_size
         self._scale = shape.head_dim**-0.5
         self._quantization = quantization
-        self._embedding = take("model.embed_tokens.weight")  # (V, C)
+        self._embedding = take("model.embed_tokens.weight").clone()  # (V, C)
         self._cos_sin = _rotary_table(config, shape, max_positions, device)
         self._layers = [self._make_layer(take, index) for index in range(shape.num_layers)]
-        self._final_norm = take("model.norm.weight")
-        self._head = kernels.PackedLinear(self._embedding if shape.tied_head else take("lm_head.weight"))
+        self._final_norm = take("model.norm.weight").clone()
+        self._head = kernels.PackedLinear(self._embedding if shape.tied_head else take("lm_head.weight").clone())
 
     @property
     def kv_shapes(self) -> list[KVShape]:
@@ -179,20 +182,20 @@ class DecoderModel:
         shape, prefix = self.shape, f"model.layers.{index}."
         attention, mlp = prefix + "self_attn.", prefix + "mlp."
         return _Layer(
-            input_norm=take(prefix + "input_layernorm.weight"),
-            post_norm=take(prefix + "post_attention_layernorm.weight"),
+            input_norm=take(prefix + "input_layernorm.weight").clone(),
+            post_norm=take(prefix + "post_attention_layernorm.weight").clone(),
             qkv=self._fuse(take, [attention + name for name in ("q_proj", "k_proj", "v_proj")], shape.qkv_bias),
             output=self._fuse(take, [attention + "o_proj"], shape.output_bias),
             gate_up=self._fuse(take, [mlp + "gate_proj", mlp + "up_proj"], shape.mlp_bias),
             down=self._fuse(take, [mlp + "down_proj"], shape.mlp_bias),
             window=shape.windows[index],
             rotary=shape.rotary[index],
-            query_norm=take(attention + "q_norm.weight") if shape.qk_norm else None,
-            key_norm=take(attention + "k_norm.weight") if shape.qk_norm else None,
+            query_norm=take(attention + "q_norm.weight").clone() if shape.qk_norm else None,
+            key_norm=take(attention + "k_norm.weight").clone() if shape.qk_norm else None,
         )
 
     def _fuse(self, take: TakeWeight, names: list[str], bias: bool) -> LinearOperator:
-        """One operator for matrices that read the same input, their outputs side by side."""
+        """One operator for matrices that read the same input, their outputs side by side: a copy in any case."""
         weight = torch.cat([take(f"{name}.weight") for name in names])
         biases = torch.cat([take(f"{name}.bias") for name in names]) if bias else None
         return self.kernels.PackedLinear(weight, biases, quantization=self._quantization)

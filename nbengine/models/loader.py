@@ -17,8 +17,11 @@ from nbengine import envs
 from nbengine.config import ModelConfig
 from nbengine.errors import ModelError
 from nbengine.models.catalog import CATALOG, from_gguf, pull
+from nbengine.models.decoder import DecoderModel, is_native
 from nbengine.models.facts import ModelFacts
 from nbengine.models.interface import PagedModel
+from nbengine.models.native_config import read_native_config
+from nbengine.models.tokenizer import read_plain_tokenizer
 from nbengine.models.weights import open_weights
 
 _HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
@@ -80,6 +83,11 @@ def _resolve_hub(model: str, revision: str | None, trust_remote_code: bool) -> P
 # ------------------------------------------------------------------------------------------------- config and tokenizer
 
 
+def read_config(path: Path, *, trust_remote_code: bool = False) -> Any:
+    """The config of the language model in a local directory, without transformers where that gives the same."""
+    return read_native_config(path) or load_config(path, trust_remote_code=trust_remote_code)
+
+
 def load_config(path: Path, *, trust_remote_code: bool = False) -> Any:
     """The transformers config of the language model in a local directory. Raises ModelError."""
     from transformers import AutoConfig
@@ -97,7 +105,7 @@ def load_config(path: Path, *, trust_remote_code: bool = False) -> Any:
 def model_facts(config: ModelConfig) -> ModelFacts:
     """What an engine needs to know before it loads anything. Raises ModelError."""
     path = _directory(config)
-    model_config = load_config(path, trust_remote_code=config.trust_remote_code)
+    model_config = read_config(path, trust_remote_code=config.trust_remote_code)
     generation = _read_json(path / "generation_config.json")
     return ModelFacts(
         max_len=max_len_of(model_config),
@@ -109,7 +117,7 @@ def model_facts(config: ModelConfig) -> ModelFacts:
 
 def model_max_len(model: str) -> int:
     """The longest sequence that the model was made for, in tokens. Raises ModelError."""
-    return max_len_of(load_config(resolve(model)))
+    return max_len_of(read_config(resolve(model)))
 
 
 def max_len_of(config: Any) -> int:
@@ -122,16 +130,21 @@ def max_len_of(config: Any) -> int:
 
 
 def load_tokenizer(config: ModelConfig) -> Any:
-    """The model's transformers tokenizer, chat template included, without a connection. Raises ModelError."""
-    from transformers import AutoTokenizer
-
+    """The model's tokenizer, chat template included, without a connection. Raises ModelError."""
     name = config.tokenizer or config.model
     path = resolve(
         name, revision=config.revision if name == config.model else None, trust_remote_code=config.trust_remote_code
     )
+    load_full = functools.partial(_transformers_tokenizer, path, config.trust_remote_code)
+    return read_plain_tokenizer(path, load_full) or load_full()
+
+
+def _transformers_tokenizer(path: Path, trust_remote_code: bool) -> Any:
+    from transformers import AutoTokenizer
+
     try:
         return AutoTokenizer.from_pretrained(
-            str(path), local_files_only=True, trust_remote_code=config.trust_remote_code, use_fast=True
+            str(path), local_files_only=True, trust_remote_code=trust_remote_code, use_fast=True
         )
     except Exception as error:
         raise ModelError(
@@ -181,10 +194,8 @@ def load_model(config: ModelConfig, *, max_positions: int) -> PagedModel:
 
     max_positions: the longest sequence that will be run, in tokens. Raises ModelError.
     """
-    from nbengine.models.decoder import DecoderModel, is_native
-
     path = _directory(config)
-    model_config = load_config(path, trust_remote_code=config.trust_remote_code)
+    model_config = read_config(path, trust_remote_code=config.trust_remote_code)
     device = choose_device(config)
     dtype = choose_dtype(config, device, getattr(model_config, "dtype", None))
     kernels = kernels_for(device, dtype, force=envs.kernel_dialect())

@@ -18,9 +18,10 @@ _INDEX = "model.safetensors.index.json"
 
 @contextmanager
 def open_weights(path: Path, *, device: torch.device, dtype: torch.dtype) -> Iterator[Callable[[str], Tensor]]:
-    """A function that gives the checkpoint's tensors by name, as fresh copies on `device` in `dtype`.
+    """A function that gives the checkpoint's tensors by name, on `device` in `dtype`.
 
-    The files are memory-mapped while the context is open; never more than one tensor is held beside what is returned.
+    The files are memory-mapped. A tensor that is on a CPU and has the dtype already is a view of its file: who keeps it
+    makes a copy, lest a change of the file change the model.
     Raises ModelError: no safetensors, a shard or a tensor is missing, a file is damaged.
     """
     from safetensors import SafetensorError, safe_open
@@ -39,7 +40,7 @@ def open_weights(path: Path, *, device: torch.device, dtype: torch.dtype) -> Ite
             if handle is None:
                 raise ModelError(f"The checkpoint in {path} has no tensor {name!r}.")
             tensor: Tensor = handle.get_tensor(name)
-            return tensor.to(device=device, dtype=dtype, copy=True)
+            return tensor.to(device=device, dtype=dtype)
 
         yield take
 

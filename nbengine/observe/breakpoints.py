@@ -72,7 +72,8 @@ class Breakpoint(msgspec.Struct, kw_only=True):
         parts += [f"before {self.phase}"] if self.phase is not None else []
         parts += [f"when {self.label or source_of(self.when)}"] if self.when is not None else []
         parts += [f"if {source_of(self.condition)}"] if self.condition is not None else []
-        parts += [f"from the {self.count}th time on"] if self.count > 1 else []
+        parts += [f"from time {self.count} on"] if self.count > 1 else []
+        parts += ["once"] if self.once else []
         return ", ".join(parts)
 
     def holds(self, record: AnyRecord, events: list[Event], view: EngineView) -> str | None:
@@ -137,6 +138,12 @@ class Breakpoints:
         point = Breakpoint(number=self._next, **criteria)
         self._all[point.number] = point
         self._next += 1
+        return point
+
+    def edit(self, number: int, **criteria: Any) -> Breakpoint:
+        """Change some of a breakpoint's criteria; its number stays. Raises ValueError, and changes nothing, for bad ones."""
+        point = msgspec.structs.replace(self._known(number), seen=0, was_true=False, error=None, **criteria)
+        self._all[number] = point
         return point
 
     def remove(self, number: int) -> None:

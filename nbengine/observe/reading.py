@@ -22,6 +22,11 @@ def pool_of(scheduler: Any) -> BlockPool:
     return pool
 
 
+def int32s(data: bytes) -> list[int]:
+    """The numbers of a batch tensor, those that stand for nothing (below 0) left out."""
+    return [number for number in memoryview(data).cast("i") if number >= 0]
+
+
 def waiting_ids(scheduler: Any) -> list[str]:
     """Who waits, next first."""
     return [request.request_id for request in scheduler.waiting_requests()]

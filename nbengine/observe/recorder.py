@@ -236,8 +236,11 @@ class Recorder:
         self._emit("scheduled", record)
 
     def on_executed(self, result: ModelRunnerOutput, seconds: float) -> None:
+        batch = self.core.executor.batch_tensors() if self.tensors else None
         for tokens in result.sampled_token_ids:
             self.tell_texts(tokens)
+        if batch is not None and batch.top_token_ids:
+            self.tell_texts(reading.int32s(batch.top_token_ids))
         record = Executed(
             step=self.core.step_count,
             at=self.now(),
@@ -246,7 +249,7 @@ class Recorder:
             forward_s=result.forward_s,
             sample_s=result.sample_s,
             sampled=[list(tokens) for tokens in result.sampled_token_ids],
-            batch=self.core.executor.batch_tensors() if self.tensors else None,
+            batch=batch,
             thread=threading.current_thread().name,
         )
         self._emit("executed", record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from nbengine.kv_cache.manager import NEVER
-from nbengine.protocol import EngineCoreRequest, FinishReason
+from nbengine.protocol import EngineCoreRequest, FinishReason, SampledLogprobs
 
 
 class RequestStatus(StrEnum):
@@ -23,6 +23,7 @@ class Request:
     ending_ids: tokens that end the request once min_tokens are there. max_total, min_total: limits of len(token_ids).
     is_prefill_chunk: its last scheduled tokens did not reach its end, so it sampled nothing.
     num_cached_tokens: tokens found in the prefix cache at its last admission.
+    prompt_logprobs: of the prompt's tokens from 1 on, as far as they are computed; empty if nobody asked.
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class Request:
         "num_prompt_tokens",
         "num_slots",
         "priority",
+        "prompt_logprobs",
         "repetition",
         "request_id",
         "sampling_params",
@@ -71,6 +73,7 @@ class Request:
         self.is_prefill_chunk = True
         self.num_preemptions = 0
         self.num_cached_tokens = 0
+        self.prompt_logprobs: list[SampledLogprobs] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
 

@@ -243,6 +243,8 @@ class Scheduler(SchedulerState):
         """
         outputs: list[EngineCoreOutput] = []
         any_stopped = False
+        if output.prompt_logprobs:
+            self._keep_prompt_logprobs(plan, output)
         get_request = self.requests.get
         for request_id, new_ids, logprobs in zip(
             output.request_ids, output.sampled_token_ids, output.logprobs or repeat(None)
@@ -255,6 +257,7 @@ class Scheduler(SchedulerState):
             entry = EngineCoreOutput(request_id=request_id, new_token_ids=new_ids, new_logprobs=logprobs)
             if before == request.num_prompt_tokens:
                 entry.num_cached_tokens = request.num_cached_tokens
+                entry.prompt_logprobs = request.prompt_logprobs or None
             outputs.append(entry)
             for token in new_ids:
                 token_ids.append(token)
@@ -270,6 +273,14 @@ class Scheduler(SchedulerState):
             self.running = [request for request in self.running if request.status is _RUNNING]
         self.in_flight = {}
         return EngineCoreOutputs(step=plan.step, timestamp=monotonic(), outputs=outputs, stats=self._take_stats())
+
+    def _keep_prompt_logprobs(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> None:
+        """Gather what each chunk of a prompt gives. After a preemption the first positions come a second time: not kept."""
+        for request_id, part in output.prompt_logprobs.items():
+            request = self.requests.get(request_id)
+            if request is not None and request.status is _RUNNING:
+                start = request.num_computed_tokens - plan.num_scheduled_tokens[request_id]
+                request.prompt_logprobs += part[len(request.prompt_logprobs) - start :]
 
     def snapshot(self) -> snapshots.Snapshot:
         """Everything that `restore` needs to make the scheduler what it is now. See `scheduler/snapshot.py`.

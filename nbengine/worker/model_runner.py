@@ -122,10 +122,10 @@ class ModelRunner:
         """For each request that asks for prompt log probabilities: its index in the step, the rows of the flat batch
         whose logits predict a prompt token, and those tokens."""
         found = []
-        for i, row in enumerate(inputs.rows):
+        for i in np.flatnonzero(self.sampling.columns["prompt_logprobs"][inputs.rows] >= 0).tolist():
+            row = inputs.rows[i]
             info = self.batch.requests[row]
-            if info is None or info.sampling_params.prompt_logprobs is None:
-                continue
+            assert info is not None
             begin, end = int(inputs.query_start_loc[i]), int(inputs.query_start_loc[i + 1])
             first = int(inputs.seq_lens[i]) - (end - begin)  # position of the first token of the step
             last = min(int(inputs.seq_lens[i]), info.num_prompt_tokens - 1)

@@ -25,6 +25,7 @@ _COLUMNS: list[tuple[str, type]] = [
     ("frequency", np.float32),
     ("seed", np.uint64),
     ("logprobs", np.int64),  # how many beside the chosen one; -1 = off
+    ("prompt_logprobs", np.int64),  # the same for the prompt's tokens
     ("num_prompt_tokens", np.int64),
     ("restricted", np.bool_),  # has a rule of its own about single tokens: see logits_processors
 ]
@@ -84,6 +85,7 @@ class SamplingTable:
         seed = params.seed if params.seed is not None else zlib.crc32(info.request_id.encode())
         columns["seed"][row] = seed_bits(seed)
         columns["logprobs"][row] = -1 if params.logprobs is None else params.logprobs
+        columns["prompt_logprobs"][row] = -1 if params.prompt_logprobs is None else params.prompt_logprobs
         columns["num_prompt_tokens"][row] = info.num_prompt_tokens
         columns["restricted"][row] = _is_restricted(params)
 

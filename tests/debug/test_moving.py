@@ -269,7 +269,8 @@ def test_status_breakpoints_and_refused_commands() -> None:
     add(dbg)
     assert source.status()["state"] == "idle"
     post(dbg, "break", action="add", event="finished", request="r1")
-    assert source.status()["breakpoints"] == [{"number": 1, "text": "finished, request r1", "enabled": True, "hits": 0}]
+    (told,) = source.status()["breakpoints"]
+    assert (told["number"], told["text"], told["enabled"], told["hits"]) == (1, "finished, request r1", True, 0)
     post(dbg, "break", action="disable", number=1)
     assert source.status()["breakpoints"][0]["enabled"] is False
     post(dbg, "break", action="remove", number=7)

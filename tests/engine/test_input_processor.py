@@ -139,8 +139,8 @@ class TestParameters:
             (SamplingParams(logit_bias={10**9: 1.0}), "logit_bias.*1000000000"),
             (SamplingParams(allowed_token_ids=[300]), "allowed_token_ids.*300"),
             (SamplingParams(allowed_token_ids=[]), "must not be empty"),
-            (SamplingParams(prompt_logprobs=1), "prompt_logprobs"),
-            (SamplingParams(bad_words=["x"]), "bad_words"),
+            (SamplingParams(prompt_logprobs=6), "prompt_logprobs.*max_logprobs=5, got 6"),
+            (SamplingParams(bad_words_token_ids=[[1], [2, 260]]), "bad_words_token_ids.*260"),
             ({"temperature": 0}, "must be SamplingParams, got dict"),
         ],
     )
@@ -148,9 +148,25 @@ class TestParameters:
         with pytest.raises(InvalidParameterError, match=words):
             process("x", params)
 
-    def test_stop_strings_need_a_tokenizer(self) -> None:
-        with pytest.raises(InvalidParameterError, match="stop_token_ids"):
-            InputProcessor(LIMITS, None, 0).process("a", [1], SamplingParams(stop=["x"]))
+    @pytest.mark.parametrize(
+        ("params", "instead"),
+        [(SamplingParams(stop=["x"]), "stop_token_ids"), (SamplingParams(bad_words=["x"]), "bad_words_token_ids")],
+    )
+    def test_strings_need_a_tokenizer(self, params: SamplingParams, instead: str) -> None:
+        with pytest.raises(InvalidParameterError, match=instead):
+            InputProcessor(LIMITS, None, 0).process("a", [1], params)
+
+    @pytest.mark.parametrize(
+        ("word", "spellings"),
+        [("ab", ["ab", " ab"]), (" ab", [" ab", "ab"]), ("\n", ["\n"]), ("\nab", ["\nab", "ab", " ab"])],
+    )
+    def test_bad_words_are_spelt_with_and_without_a_space(self, word: str, spellings: list[str]) -> None:
+        params = process("x", SamplingParams(bad_words=[word], bad_words_token_ids=[[7]])).sampling_params
+        assert params.bad_words_token_ids == [[7], *(list(spelling.encode()) for spelling in spellings)]
+
+    def test_prompt_logprobs_are_computed_and_not_looked_up(self) -> None:
+        assert process("x", SamplingParams(prompt_logprobs=0)).sampling_params.skip_reading_prefix_cache
+        assert not process("x", SamplingParams(logprobs=0)).sampling_params.skip_reading_prefix_cache
 
 
 class TestChat:

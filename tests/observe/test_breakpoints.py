@@ -123,7 +123,7 @@ def test_the_list() -> None:
     points.add(event="preempted", request_id="r3", once=True)
     points.add(step=41)
     assert len(points) == 2 and [p.number for p in points] == [1, 2]
-    assert points[1].describe() == "preempted, request r3"
+    assert points[1].describe() == "preempted, request r3, once"
     points.remove(1)
     with pytest.raises(KeyError, match="no breakpoint 1; there are: 2"):
         points.remove(1)

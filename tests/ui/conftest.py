@@ -41,11 +41,14 @@ def lab_server(lab_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def open_notebook(lab_server: LabServer, browser: Browser) -> Iterator[Callable[..., LabPage]]:
-    """open_notebook(name, theme=…, width=…) -> LabPage; every page and kernel is closed afterwards."""
+    """open_notebook(name, theme=…, width=…, script=…) -> LabPage; every page and kernel is closed afterwards."""
     pages: list[LabPage] = []
 
-    def open_one(notebook: str, *, theme: str = "JupyterLab Light", width: int = 1680, height: int = 1300) -> LabPage:
+    def open_one(
+        notebook: str, *, theme: str = "JupyterLab Light", width: int = 1680, height: int = 1300, script: str = ""
+    ) -> LabPage:
         page = browser.new_page(viewport={"width": width, "height": height})
+        page.add_init_script(script)
         pages.append(LabPage(lab_server, page, notebook, theme=theme))
         return pages[-1]
 

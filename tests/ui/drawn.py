@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 from playwright.sync_api import Locator
@@ -72,3 +73,24 @@ def _computed(lab: Locator) -> dict[str, int]:
         if parts and parts.group(2) != "finished":
             found[parts.group(1)] = int(parts.group(3))
     return found
+
+
+def wait_until_true_to_life(page: LabPage, lab: Locator, timeout_s: float = 60) -> None:
+    """Until the drawing shows what the engine holds; fails with the differences."""
+    deadline = time.monotonic() + timeout_s
+    while found := differences(page, lab):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"the Lab and the engine differ (engine, drawn): {found}")
+        page.page.wait_for_timeout(100)
+
+
+def wait_for(page: LabPage, expression: str, timeout_s: float = 90) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not page.ask(expression):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never true: {expression}")
+        page.page.wait_for_timeout(100)
+
+
+def click(lab: Locator, command: str) -> None:
+    lab.locator(f"[data-command={command}]").click()

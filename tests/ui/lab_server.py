@@ -30,6 +30,11 @@ CHROMIUM_FLAGS = [
     "--no-first-run",
 ]
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "@jupyter-widgets/jupyterlab-manager/plugin": {"saveState": True},
+    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false"},
+}
+
 
 def chromium_path() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser")
@@ -53,6 +58,10 @@ class LabServer:
             "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
             "JUPYTER_PLATFORM_DIRS": "1",
         }
+        for plugin, settings in SETTINGS.items():
+            file = home / "settings" / f"{plugin}.jupyterlab-settings"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(settings))
         self.log = (home / "lab.log").open("w")
         command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--port=0", "--ip=127.0.0.1"]
         command += [
@@ -169,8 +178,13 @@ class LabPage:
             raise AssertionError(f"{expression}: {answer['ename']}: {answer['evalue']}")
         return ast.literal_eval(answer["data"]["text/plain"])
 
-    def lab(self) -> Locator:
-        return self.page.locator(".nbe-lab").first
+    def lab(self, number: int = 0) -> Locator:
+        return self.page.locator(".nbe-lab").nth(number)
+
+    def save(self) -> None:
+        """Save the notebook and wait until it is on the disk."""
+        self.command("docmanager:save")
+        self.page.wait_for_function("!window.jupyterapp.shell.currentWidget.context.model.dirty")
 
     def close(self) -> None:
         if self._client is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,32 +9,11 @@ import pytest
 from playwright.sync_api import Locator
 
 from tests.ui.cells import ADD, ENGINE, write_notebook
-from tests.ui.drawn import differences, engine_state
+from tests.ui.drawn import click, engine_state, wait_for, wait_until_true_to_life
 from tests.ui.lab_server import LabPage
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 Open = Callable[..., LabPage]
-
-
-def wait_until_true_to_life(page: LabPage, lab: Locator, timeout_s: float = 60) -> None:
-    """Until the drawing shows what the engine holds; fails with the differences."""
-    deadline = time.monotonic() + timeout_s
-    while found := differences(page, lab):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"the Lab and the engine differ (engine, drawn): {found}")
-        page.page.wait_for_timeout(100)
-
-
-def wait_for(page: LabPage, expression: str, timeout_s: float = 90) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not page.ask(expression):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"never true: {expression}")
-        page.page.wait_for_timeout(100)
-
-
-def click(lab: Locator, command: str) -> None:
-    lab.locator(f"[data-command={command}]").click()
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])

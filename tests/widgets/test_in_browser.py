@@ -126,7 +126,7 @@ def test_r102_a_step_is_spoken_and_every_control_has_a_name_and_room(page: Page,
 
 def test_blocks_can_be_read_as_a_table(page: Page, tmp_path: Path) -> None:
     show(page, story().records, tmp_path)
-    page.get_by_role("button", name="as table").click()
+    page.get_by_role("button", name="table").click()
     row = page.locator(".nbe-blocks tbody tr").nth(1)
     assert "r4" in (row.text_content() or "")
 

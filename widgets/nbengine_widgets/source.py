@@ -12,7 +12,10 @@ from typing import Any, Protocol
 RecordListener = Callable[[int, bytes], None]
 """Called with each new record and its number, in the engine's thread, right after it happened. Returns at once."""
 
-CAPABILITIES = ("run", "pause", "phase", "step", "back", "goto", "run_until", "break", "source")
+CAPABILITIES = (
+    *("run", "pause", "phase", "step", "back", "goto", "run_until", "break"),
+    *("abort", "add", "set", "priority", "preempt", "edit_token", "drop_prefixes", "source"),
+)
 """Commands that a source may offer. `post` gets {"name": one of these, "args": {...}, "id": a number}:
 
 run, pause, phase, step   args {} ("step" may carry {"count": n})
@@ -20,7 +23,16 @@ back                      args {"steps": n}: undo n steps
 goto                      args {"step": n}: rewind the engine to the start of step n; 0 = the very start
 run_until                 args {"what": "preempted" | "finished" | "admitted" | "step" | "free_blocks" | "idle" | "request",
                                 "value": a number or a request id, if it needs one}: run, and pause when that happens
-break                     args {"action": "add", "event": name, …} | {"action": "enable" | "disable" | "remove", "number": n}
+break                     args {"action": "add", …what} | {"action": "edit", "number": n, …what}
+                             | {"action": "enable" | "disable" | "remove", "number": n}; what: any of event (a name),
+                             request, step, phase, block, seconds, count, once, condition
+                             (["free_blocks" | "waiting" | "running" | "step", "<" | ">", number])
+abort, preempt            args {"request": id}
+priority                  args {"request": id, "priority": n}
+edit_token                args {"request": id, "token": an id or a text}: between execute and update
+add                       args {"prompt": text, "priority": n, …sampling parameters}
+set                       args {option: value, …}: max_num_seqs, max_num_batched_tokens, policy, long_prefill_token_threshold
+drop_prefixes             args {"preempt_running": bool}: forget all cached prefixes
 source                    no command: `source_lines` is asked
 """
 
@@ -50,8 +62,9 @@ class LabSource(Protocol):
         """What the records do not tell, small: any of
 
         state: "running" | "paused" | "idle" | "failed" | "closed"; reason: why it is paused (a sentence);
-        tokens_per_s; breakpoints: [{number, text, enabled, hits}]; message: one more sentence for the person, e.g. a
-        refused command; busy: a cell holds the engine, so that commands arrive at the next phase.
+        tokens_per_s; breakpoints: [{number, text, enabled, hits, error, …what it was made of}]; message: one more
+        sentence for the person, e.g. a refused command; busy: a cell holds the engine, so that commands arrive
+        at the next phase.
         """
 
     def post(self, command: dict[str, Any]) -> None:

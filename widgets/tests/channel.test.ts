@@ -74,7 +74,7 @@ describe("the data channel", () => {
     expect([channel.have, channel.lost, fold.live.step]).toEqual([keyframe + 1, true, 20]);
     batch(keyframe + 1, records.length);
     expect(fold.live.step).toBe(42);
-    expect(fold.history.base).toBe(20);
+    expect([fold.history.base, fold.history.end]).toEqual([0, 43]);
   });
 
   it("hands a status on without its kind", () => {

@@ -35,8 +35,8 @@ else:
     with numba_caches_in(numba_cache_dir(Path(__file__).parent), config):
         from nbengine_kernels.cpu.activation import gelu_and_mul, silu_and_mul
         from nbengine_kernels.cpu.attention import paged_attention
-        from nbengine_kernels.cpu.linear import PackedLinear
-        from nbengine_kernels.cpu.norm import rms_norm
+        from nbengine_kernels.cpu.linear import PackedLinear  # type: ignore[assignment]
+        from nbengine_kernels.cpu.norm import rms_norm  # type: ignore[no-redef]
         from nbengine_kernels.cpu.rotary import rotary_embedding, rotary_write_kv, write_kv
         from nbengine_kernels.cpu.sampling import apply_grammar_bitmask, sample_filter, top_k_top_p_min_p
 

@@ -19,9 +19,7 @@ _SQRT_2_OVER_PI, _CUBE = np.float32(0.7978845608028654), np.float32(0.044715)
 
 
 @njit(cache=True, fastmath=LOOSE)
-def _rows(
-    x: Any, x_stride: Any, y: Any, y_stride: Any, width: Any, kind: Any, first: Any, last: Any, tag: Any
-) -> None:
+def _rows(x: Any, x_stride: Any, y: Any, y_stride: Any, width: Any, kind: Any, first: Any, last: Any, tag: Any) -> None:
     for r in range(first, last):
         gate = x + r * x_stride * ir.size(tag)
         up, target = gate + width * ir.size(tag), y + r * y_stride * ir.size(tag)

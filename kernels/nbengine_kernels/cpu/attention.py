@@ -27,7 +27,7 @@ _ZERO, _ONE, _NEVER = np.float32(0.0), np.float32(1.0), np.float32(-1e30)
 _SERIAL_WORK = 200_000  # multiply-adds below which waking threads costs more than it brings
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True)
 def _few_scores(q: Any, rows: Any, dim: Any, keys: Any, count: Any, tag: Any, s: Any) -> None:
     """s[r, j] = q[r] . keys[j] for `count` keys that lie one after another; up to 4 rows."""
     step = 4 if rows <= 2 else 2
@@ -52,7 +52,7 @@ def _few_scores(q: Any, rows: Any, dim: Any, keys: Any, count: Any, tag: Any, s:
         j += 1
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True)
 def _add_product(a: Any, rows: Any, values: Any, count: Any, tag: Any, o: Any, dim: Any) -> None:
     """o[r, :] += a[r, 0:count] @ values[0:count, :]; a's rows are TILE_KEYS apart, up to a multiple of 4 are touched."""
     r = 0
@@ -69,7 +69,7 @@ def _add_product(a: Any, rows: Any, values: Any, count: Any, tag: Any, o: Any, d
         r += 4
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True)
 def _many_scores(q: Any, rows: Any, dim: Any, turned: Any, count: Any, s: Any) -> None:
     """s = q @ turned, for keys that are widened and transposed: (dim, TILE_KEYS). A multiple of 6 rows is touched."""
     for i in range((rows + 5) // 6 * 6 * TILE_KEYS):
@@ -80,7 +80,7 @@ def _many_scores(q: Any, rows: Any, dim: Any, turned: Any, count: Any, s: Any) -
             ir.product_tile_6(q + r * dim * 4, dim, turned + j * 4, TILE_KEYS, _F32, to, TILE_KEYS, dim)
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True)
 def _add_many_products(a: Any, rows: Any, values: Any, count: Any, o: Any, dim: Any) -> None:
     """o += a @ values, for widened values. A multiple of 6 rows is touched."""
     for d in range(0, dim, 16):
@@ -112,7 +112,9 @@ def _softmax_row(s: Any, first: Any, last: Any, width: Any, cap: Any, highest: A
 
 
 @njit(cache=True, fastmath=LOOSE)
-def _gather_tile(cache: Any, stride: Any, head: Any, table: Any, first: Any, count: Any, bs: Any, dim: Any, tag: Any, to: Any) -> None:
+def _gather_tile(
+    cache: Any, stride: Any, head: Any, table: Any, first: Any, count: Any, bs: Any, dim: Any, tag: Any, to: Any
+) -> None:
     """Widen keys or values first .. first + count into a dense (TILE_KEYS, dim) float32 tile; zeros after them."""
     done = 0
     while done < count:
@@ -128,7 +130,7 @@ def _gather_tile(cache: Any, stride: Any, head: Any, table: Any, first: Any, cou
         ir.store(to, i, _ZERO, _F32)
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True)
 def _attend(
     q: Any, rows: Any, group: Any, first_position: Any, head: Any, dim: Any,
     key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any, table: Any, bs: Any,
@@ -205,7 +207,7 @@ def _attend(
         begin += count
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True)
 def _worker(
     query: Any, query_stride: Any, key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any,
     tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, before: Any, counter: Any,
@@ -225,7 +227,7 @@ def _worker(
     while True:
         piece = ir.take_ticket(counter)
         if piece >= tiles * kv_heads:
-            return
+            break
         head, tile = piece // tiles, piece % tiles
         r = np.searchsorted(before, tile, side="right") - 1
         begin, end = ir.load_i32(starts, r), ir.load_i32(starts, r + 1)
@@ -252,6 +254,7 @@ def _worker(
                 share = _ONE / ir.load(sums, row, _F32)
                 for d in range(dim):
                     ir.store(target, g * dim + d, ir.load(o, row * dim + d, _F32) * share, tag)
+    ir.keep(memory)
 
 
 @njit(cache=True)
@@ -265,7 +268,7 @@ def _count_tiles(starts: Any, requests: Any, tokens: Any) -> Any:
     return before
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True)
 def _serial(
     query: Any, query_stride: Any, key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any,
     tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, requests: Any,
@@ -278,9 +281,10 @@ def _serial(
         out, out_stride, before, counter.ctypes.data, heads, kv_heads, bs, dim, np.float32(scale), window,
         np.float32(cap), tokens, tag,
     )  # fmt: skip
+    ir.keep(counter)
 
 
-@njit(cache=True, parallel=True, fastmath=LOOSE)
+@njit(cache=True, parallel=True)
 def _parallel(
     query: Any, query_stride: Any, key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any,
     tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, requests: Any,
@@ -295,6 +299,7 @@ def _parallel(
             out, out_stride, before, address, heads, kv_heads, bs, dim, np.float32(scale), window,
             np.float32(cap), tokens, tag,
         )  # fmt: skip
+    ir.keep(counter)
 
 
 def paged_attention(
@@ -314,7 +319,12 @@ def paged_attention(
     tag = tag_of(query)
     total, heads, dim = query.shape
     _, kv_heads, block_size, _ = key_cache.shape
-    fits = key_cache.dtype == value_cache.dtype == query.dtype and rows_of(query) and rows_of(key_cache) and rows_of(value_cache)
+    fits = (
+        key_cache.dtype == value_cache.dtype == query.dtype
+        and rows_of(query)
+        and rows_of(key_cache)
+        and rows_of(value_cache)
+    )
     if tag is None or dim % 16 or not fits or block_tables.dtype != torch.int32 or (out is not None and not rows_of(out)):
         return reference_paged_attention(
             query, key_cache, value_cache, block_tables, query_start_loc, seq_lens,

@@ -56,7 +56,10 @@ def _splat(b: Any, scalar: Any, lanes: int) -> Any:
 
 
 def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
-    return b.fadd(z, b.fmul(x, y, flags=("contract",)), flags=("contract",))
+    """x * y + z of vectors, rounded once: always fused, or tiles of different heights would differ in the last bit."""
+    kind = x.type
+    name = f"llvm.fma.v{kind.count}f32"
+    return b.call(get_or_insert_function(b.module, ir.FunctionType(kind, [kind] * 3), name), [x, y, z])
 
 
 def _loop(b: Any, count: Any, start: list[Any], body: Any) -> list[Any]:
@@ -182,6 +185,18 @@ def prefetch(typingctx: Any, address: Any, nbytes: Any) -> Any:
 
 
 @intrinsic
+def keep(typingctx: Any, array: Any) -> Any:
+    """Keep `array` alive up to here. numba frees an array after the last mention of its name, and an address is none: call
+    this after the last use of `array.ctypes.data`.
+    """
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return context.get_dummy_value()
+
+    return types.void(array), codegen
+
+
+@intrinsic
 def take_ticket(typingctx: Any, counter: Any) -> Any:
     """Add one to the int64 at `counter`, atomically; the value before. How threads share out a list of work."""
 
@@ -296,57 +311,11 @@ def transpose_8x8(typingctx: Any, source: Any, lds: Any, tag: Any, target: Any, 
     return types.void(i64, i64, tag, i64, i64), codegen
 
 
-def _make_panel_tile(rows: int, panels: int) -> Any:
-    """C[0:rows, panel, 0:16] = A[0:rows, 0:2 * pairs] @ panels, which hold bfloat16 as [pairs][16][2].
-
-    A is float32; `stride` is the number of 32-bit words from one panel to the next; C is [rows][panels][16], dense.
-    """
-    low_half, words = 16, ir.VectorType(I32, LANES)
-    floats = ir.VectorType(F32, LANES)
-
-    @intrinsic
-    def panel_tile(typingctx: Any, a: Any, lda: Any, panel: Any, stride: Any, c: Any, pairs: Any) -> Any:
-        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            a, lda, panel, stride, c, pairs = args
-            a_rows = [_at(b, a, b.mul(lda, I64(r)), F32) for r in range(rows)]
-            starts = [_at(b, panel, b.mul(stride, I64(p)), I32) for p in range(panels)]
-            upper = words([-65536] * LANES)
-
-            def step(i: Any, state: list[Any]) -> list[Any]:
-                first = b.shl(i, I64(1))
-                even = [_splat(b, b.load(b.gep(row, [first])), LANES) for row in a_rows]
-                odd = [_splat(b, b.load(b.gep(row, [b.add(first, I64(1))])), LANES) for row in a_rows]
-                new = list(state)
-                for p, start in enumerate(starts):
-                    address = b.gep(start, [b.mul(i, I64(LANES))])
-                    both = b.load(b.bitcast(address, words.as_pointer()), align=4)
-                    w_even = b.bitcast(b.shl(both, words([low_half] * LANES)), floats)
-                    w_odd = b.bitcast(b.and_(both, upper), floats)
-                    for r in range(rows):
-                        at = r * panels + p
-                        new[at] = _fma(b, odd[r], w_odd, _fma(b, even[r], w_even, new[at]))
-                return new
-
-            zero = floats([0.0] * LANES)
-            for i, total in enumerate(_loop(b, pairs, [zero] * (rows * panels), step)):
-                _store_vector(b, total, _at(b, c, I64(i * LANES), F32))
-            return context.get_dummy_value()
-
-        i64 = types.int64
-        return types.void(i64, i64, i64, i64, i64, i64), codegen
-
-    return panel_tile
-
-
-panel_tile_1x2, panel_tile_1x1 = _make_panel_tile(1, 2), _make_panel_tile(1, 1)
-panel_tile_2x1, panel_tile_4x1 = _make_panel_tile(2, 1), _make_panel_tile(4, 1)
-
-
 @intrinsic
 def size(typingctx: Any, tag: Any) -> Any:
     """Bytes of an element."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        return I64(2 if _is_bf16(tag) else 4)
+        return I64(max(1, tag.bitwidth // 8))
 
     return types.int64(tag), codegen

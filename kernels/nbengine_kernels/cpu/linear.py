@@ -1,12 +1,12 @@
-"""Linear layers, packed once.
+"""Linear layers, packed once into panels (see `panels`), multiplied by one kernel for every row count.
 
-bfloat16: the weight lies in panels of 16 outputs, [O / 16][I / 2][16][2], which one kernel reads in order at memory
-speed for one row and reuses from cache for more. Where the machine multiplies bfloat16 in hardware, oneDNN's own packing
-serves from `FEW_ROWS` on (it is made at the first such call, so a process that only decodes one request never pays
-for it). float32: oneDNN's packing. int8 and int4, weight only: torch's kernels for few rows; for many, the weight is
-widened for the call and multiplied as usual.
+For one row the kernel reads the weight once, in order, at memory speed; for more it widens each weight in registers and
+uses it for four rows. Where oneDNN multiplies faster (bfloat16 in hardware from `FEW_ROWS` rows on; float32 with AVX-512)
+oneDNN's own packing serves instead; the bfloat16 one is made at the first such call, so a process that decodes a single
+request never pays for it.
 """
 
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -17,101 +17,133 @@ from torch import Tensor
 
 from nbengine_kernels.cpu import ir
 from nbengine_kernels.cpu.mathematics import LOOSE
-from nbengine_kernels.cpu.runtime import FLOAT32, rows_of, tag_of, threads
-from nbengine_kernels.quantization import INT4_GROUP, dequantize_int4, dequantize_int8, quantize_int4, quantize_int8
+from nbengine_kernels.cpu.panels import (
+    WIDTH,
+    pack_nibbles,
+    pack_pairs,
+    pack_rows,
+    pack_scales,
+    panel_tile_1x1,
+    panel_tile_1x2,
+    panel_tile_2x1,
+    panel_tile_4x1,
+)
+from nbengine_kernels.cpu.runtime import BFLOAT16, FLOAT32, rows_of, tag_of, threads
+from nbengine_kernels.quantization import INT4_GROUP, quantize_int4, quantize_int8
 
 _F32 = FLOAT32
+# The functions around tiles are compiled without fast-math: numba would spread the flags over the tiles' own sums.
+_INT8, _INT4 = np.int8(0), np.uint8(0)
 FEW_ROWS = 4
-"""Rows up to which the panel kernel beats oneDNN's bfloat16."""
-FEW_QUANTIZED_ROWS = 8
-"""Rows up to which weight-only kernels beat widening the weight."""
-_PANEL = 16
+"""Rows up to which the panel kernel beats oneDNN where that has bfloat16 in hardware."""
 
 
-@njit(cache=True, fastmath=LOOSE)
-def _store_tile(tile: Any, rows: Any, width: Any, bias: Any, y: Any, y_stride: Any, first: Any, columns: Any, tag: Any) -> None:
-    """Tile (rows, width) + bias -> y[0:rows, first : first + width], but no further than `columns`."""
+@njit(cache=True)
+def _store_tile(
+    tile: Any, rows: Any, width: Any, scale: Any, bias: Any, y: Any, y_stride: Any, first: Any, columns: Any, tag: Any
+) -> None:
+    """Tile (rows, width) * scale + bias -> y[0:rows, first : first + width], but no further than `columns`."""
     n = min(width, columns - first)
     for r in range(rows):
         row, target = tile + r * width * 4, y + (r * y_stride + first) * ir.size(tag)
+        if scale != 0:
+            for c in range(n):
+                ir.store(row, c, ir.load(row, c, _F32) * ir.load(scale, first + c, _F32), _F32)
         if bias != 0:
             for c in range(n):
-                ir.store(target, c, ir.load(row, c, _F32) + ir.load(bias, first + c, tag), tag)
-        else:
-            for c in range(n):
-                ir.store(target, c, ir.load(row, c, _F32), tag)
+                ir.store(row, c, ir.load(row, c, _F32) + ir.load(bias, first + c, _F32), _F32)
+        for c in range(n):
+            ir.store(target, c, ir.load(row, c, _F32), tag)
 
 
-@njit(cache=True, fastmath=LOOSE)
-def _panel_worker(
-    wide: Any, depth: Any, rows: Any, panels: Any, bias: Any, y: Any, y_stride: Any, columns: Any, unit: Any, counter: Any, tag: Any
-) -> None:
+@njit(cache=True)
+def _worker(
+    wide: Any, depth: Any, rows: Any, panels: Any, panel_bytes: Any, groups: Any, sums: Any, scale: Any, bias: Any,
+    y: Any, y_stride: Any, columns: Any, unit: Any, counter: Any, tag: Any, weight_tag: Any,
+) -> None:  # fmt: skip
     """Draw units of `unit` panels until none is left. wide: (rows, depth) float32, depth even."""
-    count = (columns + _PANEL - 1) // _PANEL
-    panel_bytes = depth * _PANEL * 2
-    memory = np.empty(4 * 2 * _PANEL, dtype=np.float32)
+    count = (columns + WIDTH - 1) // WIDTH
+    memory = np.empty(4 * 2 * WIDTH, dtype=np.float32)
     tile = memory.ctypes.data
+    pairs, group_bytes = depth // 2, groups * 2 * WIDTH * 2
     while True:
         first = ir.take_ticket(counter) * unit
         if first >= count:
-            return
+            break
         last = min(count, first + unit)
         r = 0
         while r < rows:
-            a, out = wide + r * depth * 4, y + r * y_stride * ir.size(tag)
-            left = rows - r
-            n = 4 if left >= 4 else (2 if left >= 2 else 1)
+            a, s, out = wide + r * depth * 4, sums + r * groups * 4, y + r * y_stride * ir.size(tag)
+            n = 4 if rows - r >= 4 else (2 if rows - r >= 2 else 1)
             p = first
             while p < last:
                 panel, step = panels + p * panel_bytes, 1
+                # int4 scales are per group and used in the tile; others are per output and used on the way out
+                inner, outer = (scale + p * group_bytes, np.int64(0)) if groups > 0 else (np.int64(0), scale)
                 if n == 4:
-                    ir.panel_tile_4x1(a, depth, panel, np.int64(0), tile, depth // 2)
+                    panel_tile_4x1(a, depth, panel, panel_bytes, weight_tag, tile, pairs, inner, s)
                 elif n == 2:
-                    ir.panel_tile_2x1(a, depth, panel, np.int64(0), tile, depth // 2)
+                    panel_tile_2x1(a, depth, panel, panel_bytes, weight_tag, tile, pairs, inner, s)
                 elif last - p >= 2:
-                    ir.panel_tile_1x2(a, depth, panel, depth * _PANEL // 2, tile, depth // 2)
+                    panel_tile_1x2(a, depth, panel, panel_bytes, weight_tag, tile, pairs, inner, s)
                     step = 2
                 else:
-                    ir.panel_tile_1x1(a, depth, panel, np.int64(0), tile, depth // 2)
-                _store_tile(tile, n, step * _PANEL, bias, out, y_stride, p * _PANEL, columns, tag)
+                    panel_tile_1x1(a, depth, panel, panel_bytes, weight_tag, tile, pairs, inner, s)
+                _store_tile(tile, n, step * WIDTH, outer, bias, out, y_stride, p * WIDTH, columns, tag)
                 p += step
             r += n
+    ir.keep(memory)
 
 
-@njit(cache=True, parallel=True, fastmath=LOOSE)
-def _panel_linear(
-    x: Any, x_stride: Any, rows: Any, inputs: Any, panels: Any, bias: Any, y: Any, y_stride: Any, columns: Any,
-    unit: Any, tag: Any, workers: Any,
+@njit(cache=True, fastmath=LOOSE)
+def _widen_row(x: Any, inputs: Any, wide: Any, depth: Any, sums: Any, groups: Any, tag: Any) -> None:
+    for i in range(inputs):
+        ir.store(wide, i, ir.load(x, i, tag), _F32)
+    for i in range(inputs, depth):
+        ir.store(wide, i, np.float32(0.0), _F32)
+    for g in range(groups):
+        total = np.float32(0.0)
+        for i in range(g * INT4_GROUP, (g + 1) * INT4_GROUP):
+            total += ir.load(wide, i, _F32)
+        ir.store(sums, g, total, _F32)
+
+
+@njit(cache=True, parallel=True)
+def _linear(
+    x: Any, x_stride: Any, rows: Any, inputs: Any, panels: Any, panel_bytes: Any, groups: Any, scale: Any, bias: Any,
+    y: Any, y_stride: Any, columns: Any, unit: Any, tag: Any, weight_tag: Any, workers: Any,
 ) -> None:  # fmt: skip
     depth = (inputs + 1) // 2 * 2
-    memory = np.zeros(rows * depth + 1, dtype=np.float32)
+    memory = np.empty(rows * (depth + groups) + 1, dtype=np.float32)
     wide = memory.ctypes.data
+    sums = wide + rows * depth * 4
     for r in range(rows):
-        for i in range(inputs):
-            ir.store(wide, r * depth + i, ir.load(x, r * x_stride + i, tag), _F32)
+        source = x + r * x_stride * ir.size(tag)
+        _widen_row(source, inputs, wide + r * depth * 4, depth, sums + r * groups * 4, groups, tag)
     counter = np.zeros(1, dtype=np.int64)
     address = counter.ctypes.data
     for _ in prange(workers):
-        _panel_worker(wide, depth, rows, panels, bias, y, y_stride, columns, unit, address, tag)
+        _worker(
+            wide, depth, rows, panels, panel_bytes, groups, sums, scale, bias, y, y_stride, columns, unit, address,
+            tag, weight_tag,
+        )  # fmt: skip
+    ir.keep(memory)
+    ir.keep(counter)
 
 
-def pack_panels(weight: Tensor) -> Tensor:
-    """(O, I) bfloat16 -> (ceil(O / 16), ceil(I / 2), 16, 2) bfloat16, padded with zeros."""
-    rows, columns = weight.shape
-    padded = F.pad(weight, (0, columns % 2, 0, -rows % _PANEL))
-    return padded.view(-1, _PANEL, padded.shape[1] // 2, 2).transpose(1, 2).contiguous()
-
-
-def _onednn_has(dtype: torch.dtype) -> bool:
-    if not torch.backends.mkldnn.is_available():
+@cache
+def _onednn_is_faster(dtype: torch.dtype) -> bool:
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
-    return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return torch.backends.cpu.get_cpu_capability() not in ("AVX2", "DEFAULT")
 
 
 class PackedLinear:
-    """As `reference.PackedLinear`; float32 and bfloat16 are packed, float16 is kept plain.
+    """As `reference.PackedLinear`; float32, bfloat16, int8 and int4 are packed, float16 is kept plain.
 
-    In bfloat16 a row's result from the panel kernel is the same to the last bit whatever the other rows are.
+    From the panel kernel a row's result is the same to the last bit whatever the other rows are.
     """
 
     def __init__(
@@ -122,33 +154,36 @@ class PackedLinear:
         self.out_features, self.in_features = weight.shape
         self.quantization = quantization
         self.dtype = weight.dtype
-        self.bias = None if bias is None else bias.detach().to(weight.dtype).contiguous()
-        self._codes: tuple[Tensor, ...] = ()
+        self.bias = None if bias is None else bias.detach().to(weight.dtype)
+        self._wide_bias = None if bias is None else bias.detach().float().contiguous()
         self._panels: Tensor | None = None
+        self._scale: Tensor | None = None
         self._onednn: Tensor | None = None
         self._plain: Tensor | None = None
-        weight = weight.detach()
-        if quantization is not None:
-            self._quantize(weight)
-        elif self.dtype == torch.bfloat16:
-            self._panels = pack_panels(weight)
-        elif self.dtype == torch.float32 and _onednn_has(torch.float32):
-            self._onednn = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 16)
-        else:
-            self._plain = weight.contiguous()
+        self._weight_tag: Any = _F32
+        self._arguments: tuple[int, ...] = ()
+        self._unit = 0
+        self._pack(weight.detach())
+        panels = self._panels
+        if panels is not None:
+            count = panels.shape[0]
+            self._arguments = (
+                panels.data_ptr(), panels.numel() // count * panels.element_size(),
+                self.in_features // INT4_GROUP if quantization == "int4" else 0,
+                0 if self._scale is None else self._scale.data_ptr(),
+                0 if self._wide_bias is None else self._wide_bias.data_ptr(),
+            )  # fmt: skip
+            self._unit = 2 if count <= 256 else 8  # small matrices: fine shares; large ones: fewer draws
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """x: (M, I), rows may be strided. Returns (M, O) in x's dtype, in `out` where that is given."""
-        rows = x.shape[0]
-        if self.quantization is not None:
-            y = self._quantized(x) if 0 < rows <= FEW_QUANTIZED_ROWS else self._widened(x)
-        elif self._panels is not None and x.dtype == self.dtype:
-            if rows <= FEW_ROWS or not _onednn_has(torch.bfloat16):
-                return self._from_panels(x, out)
+        rows, tag = x.shape[0], tag_of(x)
+        many = self.quantization is None and self.dtype == torch.bfloat16 and rows > FEW_ROWS
+        if self._panels is not None and tag is not None and not (many and _onednn_is_faster(torch.bfloat16)):
+            return self._from_panels(x, out, tag)
+        if x.dtype == self.dtype and self._plain is None and rows > 0:
             if self._onednn is None:
                 self._onednn = torch.ops.mkldnn._reorder_linear_weight(self._unpacked(), 16)
-            y = torch.ops.mkldnn._linear_pointwise(x, self._onednn, self.bias, "none", [], "")
-        elif self._onednn is not None and x.dtype == self.dtype and rows > 0:
             y = torch.ops.mkldnn._linear_pointwise(x, self._onednn, self.bias, "none", [], "")
         else:
             y = F.linear(x, self._unpacked().to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
@@ -156,67 +191,51 @@ class PackedLinear:
 
     def nbytes(self) -> int:
         """Bytes that the packed weight and the bias take; oneDNN's second copy included once it is made."""
-        held = [*self._codes, self._panels, self._plain, self.bias]
+        held = (self._panels, self._scale, self._plain, self._wide_bias)
         size = sum(t.numel() * t.element_size() for t in held if t is not None)
         if self._onednn is not None:
-            size += self.out_features * self.in_features * (4 if self.dtype == torch.float32 else 2)
+            size += self.out_features * self.in_features * self.dtype.itemsize
         return size
 
-    def _from_panels(self, x: Tensor, out: Tensor | None) -> Tensor:
-        panels = self._panels
-        assert panels is not None
+    def _pack(self, weight: Tensor) -> None:
+        if self.quantization == "int8":
+            codes, scale = quantize_int8(weight)
+            self._panels, self._scale, self._weight_tag = pack_rows(codes), scale.contiguous(), _INT8
+        elif self.quantization == "int4":
+            codes, scale, zero = quantize_int4(weight)
+            self._panels, self._scale, self._weight_tag = pack_nibbles(codes), pack_scales(scale, zero), _INT4
+        elif self.dtype == torch.bfloat16:
+            self._panels, self._weight_tag = pack_pairs(weight), BFLOAT16
+        elif self.dtype == torch.float32 and not _onednn_is_faster(torch.float32):
+            self._panels = pack_rows(weight)
+        elif self.dtype == torch.float32:
+            self._onednn = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 16)
+        else:
+            self._plain = weight.contiguous()
+
+    def _from_panels(self, x: Tensor, out: Tensor | None, tag: Any) -> Tensor:
         rows = x.shape[0]
-        y = out if out is not None and out.dtype == x.dtype and rows_of(out) else torch.empty((rows, self.out_features), dtype=x.dtype)
+        fits = out is not None and out.dtype == x.dtype and rows_of(out)
+        y = out if fits and out is not None else torch.empty((rows, self.out_features), dtype=x.dtype)
         if not rows_of(x):
             x = x.contiguous()
-        workers = threads()
-        count = panels.shape[0]
-        unit = 2 if count <= 64 * workers else 8
-        bias = 0 if self.bias is None else self.bias.data_ptr()
-        _panel_linear(
-            x.data_ptr(), x.stride(0), rows, self.in_features, panels.data_ptr(), bias, y.data_ptr(), y.stride(0),
-            self.out_features, unit, tag_of(x), workers,
+        _linear(
+            x.data_ptr(), x.stride(0), rows, self.in_features, *self._arguments, y.data_ptr(), y.stride(0),
+            self.out_features, self._unit, tag, self._weight_tag, threads(),
         )  # fmt: skip
         return y if out is None or out is y else out.copy_(y)
 
     def _unpacked(self) -> Tensor:
         """The plain weight (O, I) again."""
-        if self._panels is not None:
-            return self._panels.transpose(1, 2).reshape(-1, self._panels.shape[1] * 2)[: self.out_features, : self.in_features]
         if self._plain is not None:
             return self._plain
-        packed: Any = self._onednn
-        weight: Tensor = packed.to_dense()
-        return weight
-
-    def _quantize(self, weight: Tensor) -> None:
-        if self.quantization == "int8":
-            codes, scale = quantize_int8(weight)
-            self._codes = (codes, scale.to(torch.bfloat16))
-            return
-        codes, scale, zero = quantize_int4(weight)
-        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32), 1)
-        pairs = torch.stack((scale, zero), dim=-1).transpose(0, 1).contiguous().to(torch.bfloat16)
-        nibbles = codes[:, 0::2] | (codes[:, 1::2] << 4)
-        self._codes = (packed, pairs, nibbles)
-
-    def _quantized(self, x: Tensor) -> Tensor:
-        narrow = x.to(torch.bfloat16).contiguous()
-        if self.quantization == "int8":
-            y = torch._weight_int8pack_mm(narrow, *self._codes)
-        else:
-            y = torch.ops.aten._weight_int4pack_mm_for_cpu(narrow, self._codes[0], INT4_GROUP, self._codes[1])
-        y = y.to(x.dtype)
-        return y if self.bias is None else y.add_(self.bias)
-
-    def _widened(self, x: Tensor) -> Tensor:
-        dtype = torch.bfloat16 if x.dtype == torch.bfloat16 and _onednn_has(torch.bfloat16) else torch.float32
-        if self.quantization == "int8":
-            weight = dequantize_int8(self._codes[0], self._codes[1].float(), dtype=dtype)
-        else:
-            nibbles = self._codes[2]
-            codes = torch.stack((nibbles & 15, nibbles >> 4), dim=-1).view(self.out_features, self.in_features)
-            scale, zero = self._codes[1].float().permute(2, 1, 0)
-            weight = dequantize_int4(codes, scale, zero, dtype=dtype)
-        y = F.linear(x.to(dtype), weight, None if self.bias is None else self.bias.to(dtype))
-        return y.to(x.dtype)
+        if self._panels is None:
+            packed: Any = self._onednn
+            weight: Tensor = packed.to_dense()
+            return weight
+        if self.quantization is not None:
+            eye = torch.eye(self.in_features)
+            return (self._from_panels(eye, None, _F32) - (0 if self._wide_bias is None else self._wide_bias)).T
+        outputs_first = self._panels.transpose(1, 2)  # (panels, 16, I') or (panels, 16, I' / 2, 2)
+        flat = outputs_first.reshape(-1, outputs_first[0, 0].numel())
+        return flat[: self.out_features, : self.in_features]

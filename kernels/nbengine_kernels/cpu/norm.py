@@ -43,6 +43,7 @@ def _rows(
         target = y + r * y_stride * step
         for c in range(width):
             ir.store(target, c, ir.load(row, c, _F32) * factor * ir.load(weight, c, weight_tag), tag)
+    ir.keep(scratch)
 
 
 @njit(cache=True, parallel=True)
@@ -93,7 +94,17 @@ def rms_norm(
     else:
         total = torch.empty((rows, width), dtype=x.dtype) if residual_out is None else residual_out
         extra = (residual.data_ptr(), residual.stride(0), total.data_ptr(), total.stride(0))
-    head = (x.data_ptr(), x.stride(0), *extra[:2], weight.data_ptr(), y.data_ptr(), y.stride(0), *extra[2:], float(eps), width)
+    head = (
+        x.data_ptr(),
+        x.stride(0),
+        *extra[:2],
+        weight.data_ptr(),
+        y.data_ptr(),
+        y.stride(0),
+        *extra[2:],
+        float(eps),
+        width,
+    )
     workers = workers_for(rows * width)
     if workers == 1:
         _rows(*head, 0, rows, tag, weight_tag)

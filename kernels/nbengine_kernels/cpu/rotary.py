@@ -46,9 +46,10 @@ def _put(source: Any, cache: Any, block_stride: Any, slot: Any, kv_heads: Any, b
 
 @njit(cache=True, fastmath=LOOSE)
 def _tokens(
-    positions: Any, wide_positions: Any, query: Any, query_stride: Any, key: Any, key_stride: Any, value: Any, value_stride: Any,
-    cos_sin: Any, key_cache: Any, key_block: Any, value_cache: Any, value_block: Any, slots: Any,
-    heads: Any, kv_heads: Any, dim: Any, half: Any, block_size: Any, first: Any, last: Any, tag: Any, table_tag: Any,
+    positions: Any, wide_positions: Any, query: Any, query_stride: Any, key: Any, key_stride: Any,
+    value: Any, value_stride: Any, cos_sin: Any, key_cache: Any, key_block: Any, value_cache: Any, value_block: Any,
+    slots: Any, heads: Any, kv_heads: Any, dim: Any, half: Any, block_size: Any,
+    first: Any, last: Any, tag: Any, table_tag: Any,
 ) -> None:  # fmt: skip
     """Tokens first..last: turn (unless half is 0), then write (unless slots is 0). Strides in elements."""
     scratch = np.empty(4 * half + 1, dtype=np.float32)
@@ -66,13 +67,15 @@ def _tokens(
                 row = dim * step
                 _put(key + t * key_stride * step, key_cache, key_block * step, slot, kv_heads, block_size, row)
                 _put(value + t * value_stride * step, value_cache, value_block * step, slot, kv_heads, block_size, row)
+    ir.keep(scratch)
 
 
 @njit(cache=True, parallel=True)
 def _parallel(
-    positions: Any, wide_positions: Any, query: Any, query_stride: Any, key: Any, key_stride: Any, value: Any, value_stride: Any,
-    cos_sin: Any, key_cache: Any, key_block: Any, value_cache: Any, value_block: Any, slots: Any,
-    heads: Any, kv_heads: Any, dim: Any, half: Any, block_size: Any, tokens: Any, tag: Any, table_tag: Any, workers: Any,
+    positions: Any, wide_positions: Any, query: Any, query_stride: Any, key: Any, key_stride: Any,
+    value: Any, value_stride: Any, cos_sin: Any, key_cache: Any, key_block: Any, value_cache: Any, value_block: Any,
+    slots: Any, heads: Any, kv_heads: Any, dim: Any, half: Any, block_size: Any,
+    tokens: Any, tag: Any, table_tag: Any, workers: Any,
 ) -> None:  # fmt: skip
     for w in prange(workers):
         _tokens(

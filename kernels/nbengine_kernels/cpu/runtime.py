@@ -32,7 +32,7 @@ def rows_of(tensor: Tensor) -> bool:
 
 def threads() -> int:
     """How many threads a kernel may use: torch's number, within what numba has. Sets numba's number to it."""
-    wanted = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    wanted = min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))
     if getattr(_local, "threads", None) != wanted:
         numba.set_num_threads(wanted)
         _local.threads = wanted

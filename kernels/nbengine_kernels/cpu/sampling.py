@@ -60,7 +60,7 @@ def _keep_top_k(row: Any, width: Any, k: Any, top: Any) -> None:
         values = _at_least(row, width, top - depth)
     if values.shape[0] < k:
         values = _at_least(row, width, -_INF)
-    if values.shape[0] > k:
+    if values.shape[0] >= k:
         _drop_below(row, width, np.partition(values, values.shape[0] - k)[values.shape[0] - k])
 
 
@@ -99,9 +99,7 @@ def _keep_top_p(row: Any, width: Any, p: Any, top: Any) -> None:
 
 
 @njit(cache=True, parallel=True)
-def _filter(
-    logits: Any, rows: Any, width: Any, top_k: Any, top_p: Any, min_p: Any, counter: Any, workers: Any
-) -> None:
+def _filter(logits: Any, rows: Any, width: Any, top_k: Any, top_p: Any, min_p: Any, counter: Any, workers: Any) -> None:
     """Addresses of (R,) int64, float32, float32, or 0 for a filter that is off."""
     for _ in prange(workers):
         while True:

@@ -23,6 +23,8 @@ export class Blocks {
   /** The step that last did something to it. */
   readonly touched: Int32Array;
   readonly others = new Map<number, number[]>();
+  /** The hash that each hash continues, -1 for a first block's. True at all times, so that all moments share it. */
+  parents = new Map<number, number>();
   private readonly next: Int32Array;
   private readonly previous: Int32Array;
   numFree = 0;
@@ -52,6 +54,7 @@ export class Blocks {
     this.next.set(source.next);
     this.previous.set(source.previous);
     this.numFree = source.numFree;
+    this.parents = source.parents;
     this.others.clear();
     for (const [block, owners] of source.others) this.others.set(block, owners);
   }

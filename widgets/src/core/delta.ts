@@ -14,11 +14,21 @@ interface Common {
   waiting?: number[];
 }
 
+/** token: that replaced a sampled one. */
+interface Change {
+  kind: "changed";
+  request: number;
+  preempted: number[];
+  priority: number | null;
+  token: number | null;
+  options: Record<string, unknown> | null;
+}
+
 export type Delta =
   | { kind: "nothing"; step: number; at: number }
   | (Common & { kind: "added"; request: Request; toEnd: boolean })
   | (Common & { kind: "aborted"; request: number; reason: string })
-  | (Common & { kind: "changed"; what: string; request: number; preempted: number[]; priority: number | null })
+  | (Common & Change)
   /** rows: request, tokens, computed before. hits: request, tokens found in the prefix cache. */
   | (Common & { kind: "scheduled"; rows: Int32Array; preempted: number[]; hits: number[] })
   | (Common & { kind: "executed" })
@@ -89,15 +99,16 @@ function compileAdded(record: Added, ids: Names): Delta {
 }
 
 function compileChanged(record: Changed, tables: Tables): Delta {
-  const preempted = record.values.preempted;
-  const priority = record.what === "priority" ? record.values.priority : null;
+  const { preempted, priority, token_id: token } = record.values;
+  const number = (what: string, value: unknown): number | null => (record.what === what && typeof value === "number" ? value : null);
   return {
     kind: "changed",
     ...common(record, tables),
-    what: record.what,
     request: tables.ids.find(record.request_id),
     preempted: Array.isArray(preempted) ? preempted.map((id) => tables.ids.index(String(id))) : [],
-    priority: typeof priority === "number" ? priority : null,
+    priority: number("priority", priority),
+    token: number("edit_token", token),
+    options: record.what === "option" ? record.values : null,
   };
 }
 

@@ -7,6 +7,7 @@ import { Blocks } from "./blocks";
 import { type Delta, type Tables, compile } from "./delta";
 import { History, LaneKind } from "./history";
 import { stateOfKeyframe } from "./keyframe";
+import { limitsOf } from "./limits";
 import { Names } from "./names";
 import { type AnyRecord, type Executed, type Failed, type Header, type Keyframe, type Scheduled, type Updated, decodeRecord } from "./records";
 import { State } from "./state";
@@ -38,6 +39,7 @@ export class Fold {
   readonly tables: Tables = { ids: new Names(), hashes: new Names() };
   /** Changes whenever anything does. */
   version = 0;
+  private headerBytes: Uint8Array = new Uint8Array();
   private raw: Uint8Array[] = [];
   private deltas: Delta[] = [];
   private snapshots: { place: number; state: State }[] = [];
@@ -53,7 +55,7 @@ export class Fold {
   push(bytes: Uint8Array): void {
     const record = decodeRecord(bytes);
     this.version++;
-    if (record.t === "header") return this.start(record);
+    if (record.t === "header") return this.start(record, bytes);
     if (record.t === "texts") {
       record.token_ids.forEach((token, i) => this.texts.set(token, record.texts[i]));
       return;
@@ -83,9 +85,12 @@ export class Fold {
 
   /** The place right after the last record of `step`, within what is there. */
   placeAfter(step: number): number {
-    const at = this.places.get(step);
-    if (!at) return step < this.history.base ? (this.snapshots[0]?.place ?? 0) : this.length;
-    return 1 + Math.max(at.scheduled, at.executed, at.updated, at.failed);
+    if (step >= this.history.end && !this.places.has(step)) return this.length;
+    for (; step >= this.history.base; step--) {
+      const at = this.places.get(step);
+      if (at) return 1 + Math.max(at.scheduled, at.executed, at.updated, at.failed);
+    } // in a hole: as it was before it
+    return this.snapshots[0]?.place ?? 0;
   }
 
   /** The next place at which a phase ends, after (or before) `place`. */
@@ -118,8 +123,12 @@ export class Fold {
     return this.tables.ids.list[request] ?? "";
   }
 
-  private start(header: Header): void {
+  /** A keyframe carries the header again: then it is the same run, and what is known of it stays. */
+  private start(header: Header, bytes: Uint8Array): void {
+    const same = this.headerBytes.length === bytes.length && this.headerBytes.every((byte, i) => byte === bytes[i]);
+    if (same) return;
     this.header = header;
+    this.headerBytes = bytes;
     this.live = new State(Blocks.fresh(header.num_blocks));
     this.raw = [];
     this.deltas = [];
@@ -135,15 +144,16 @@ export class Fold {
     const back = frame.step < this.live.step || (frame.step === this.live.step && phaseOrder(frame.phase) < phaseOrder(this.live.phase));
     const gap = frame.step > this.live.step + (this.live.phase === "schedule" ? 0 : 1);
     if (back) this.cutTo(frame.step, frame.phase);
-    if (gap) this.forget();
+    if (gap && !this.history.length) this.forget();
     this.live = target.clone();
     this.append(bytes, { kind: "jump", step: frame.step, at: frame.at, target });
     this.snapshots.push({ place: this.length, state: target });
     this.work = 0;
     if (gap || back) this.laneKinds(frame);
+    if (gap) this.endLanes(frame);
   }
 
-  /** After a gap the past is unknown: what lies before it cannot be scrubbed to without lying. */
+  /** A first keyframe: what lies before it is unknown, and cannot be scrubbed to without lying. */
   private forget(): void {
     this.raw = [];
     this.deltas = [];
@@ -159,6 +169,15 @@ export class Fold {
       const decoding = num_computed_tokens >= num_prompt_tokens;
       const kinds: Record<string, LaneKind> = { waiting: 0, preempted: 3, finished: 4, running: decoding ? 2 : 1 };
       if (status !== "finished") this.history.lane(this.tables.ids.index(request_id), frame.step, kinds[status] ?? 0);
+    }
+  }
+
+  /** Who is not alive after a gap ended somewhere in it. */
+  private endLanes(frame: Keyframe): void {
+    const alive = new Set([...frame.running, ...frame.waiting].map((id) => this.tables.ids.index(id)));
+    for (const [request, lane] of this.history.lanes) {
+      const ended = lane.kinds[lane.kinds.length - 1] === LaneKind.finished;
+      if (!ended && !alive.has(request)) this.history.lane(request, frame.step - 1, LaneKind.finished);
     }
   }
 
@@ -193,7 +212,7 @@ export class Fold {
     };
     if (record.t === "scheduled") {
       at(record.step).scheduled = place;
-      history.scheduled(record, first?.[0] ?? 0, first?.[1] ?? 0);
+      history.scheduled(record, first?.[0] ?? 0, first?.[1] ?? 0, limitsOf(this.header, live).budget);
       history.counts(record.step, live);
       if (delta.kind === "scheduled") delta.preempted.forEach((index) => history.lane(index, record.step, LaneKind.preempted));
     } else if (record.t === "executed") {

@@ -4,10 +4,13 @@ import type { Executed, Scheduled, Updated } from "./records";
 import type { State } from "./state";
 
 export const SERIES = ["schedule", "prepare", "forward", "sample", "update"] as const;
-const COLUMNS = [...SERIES, "prefill", "decode", "running", "waiting", "used", "preempted", "finished", "at", "violations"] as const;
+const COLUMNS = [...SERIES, "prefill", "decode", "running", "waiting", "used", "preempted", "finished", "at", "violations", "budget", "queries", "hits"] as const;
 export type Column = (typeof COLUMNS)[number];
 
-/** violations: -1 if the books were not checked in that step. */
+/** Totals up to and with a step, rather than of it. */
+const TOTALS: ReadonlySet<Column> = new Set(["queries", "hits"]);
+
+/** violations: -1 if the books were not checked in that step. budget: of tokens. queries, hits: tokens of the prefix cache. */
 export class History {
   /** The step of the first row. */
   base = 0;
@@ -15,6 +18,8 @@ export class History {
   readonly lanes = new Map<number, Lane>();
   readonly failures = new Map<number, string>();
   readonly breaks = new Map<number, string>();
+  /** Steps, from and to, of which no record came. */
+  holes: [from: number, to: number][] = [];
 
   get length(): number {
     return this.columns.at.length;
@@ -33,9 +38,14 @@ export class History {
     this.columns[column][step - this.base] = value;
   }
 
-  scheduled(record: Scheduled, prefill: number, decode: number): void {
+  scheduled(record: Scheduled, prefill: number, decode: number, budget: number): void {
     if (this.length === 0) this.base = record.step;
-    while (this.end <= record.step) for (const name of COLUMNS) this.columns[name].push(name === "violations" ? -1 : 0);
+    if (this.end < record.step) this.holes.push([this.end, record.step]);
+    while (this.end <= record.step) {
+      const before = this.end - 1;
+      for (const name of COLUMNS) this.columns[name].push(TOTALS.has(name) ? this.value(name, before) : name === "violations" ? -1 : 0);
+    }
+    this.set("budget", record.step, budget);
     this.set("schedule", record.step, record.schedule_s);
     this.set("prefill", record.step, prefill);
     this.set("decode", record.step, decode);
@@ -53,6 +63,9 @@ export class History {
     this.set("update", record.step, record.update_s);
     this.set("finished", record.step, record.finished?.length ?? 0);
     this.set("at", record.step, record.at);
+    const [, queries = 0, hits = 0] = record.prefix ?? [];
+    this.set("queries", record.step, this.value("queries", record.step) + queries);
+    this.set("hits", record.step, this.value("hits", record.step) + hits);
     if (record.violations) this.set("violations", record.step, record.violations.length);
   }
 
@@ -79,6 +92,7 @@ export class History {
   truncate(step: number): void {
     const rows = Math.max(0, Math.min(this.length, step - this.base));
     for (const name of COLUMNS) this.columns[name].length = rows;
+    this.holes = this.holes.filter(([, to]) => to <= this.end);
     for (const [request, lane] of this.lanes) {
       const kept = lane.steps.findIndex((start, i) => start > step || (start === step && lane.kinds[i] !== LaneKind.waiting));
       if (kept >= 0) lane.steps.length = lane.kinds.length = kept;

@@ -22,7 +22,10 @@ export function stateOfKeyframe(frame: Keyframe, tables: Tables, before: State |
   for (const told of frame.requests) {
     const request = requestOf(told, ids.index(told.request_id), before);
     state.requests[request.index] = request;
-    request.blockIds.forEach((block, place) => (blocks.place[block] = place));
+    request.blockIds.forEach((block, place, table) => {
+      blocks.place[block] = place;
+      if (blocks.hash[block] >= 0) blocks.parents.set(blocks.hash[block], place ? blocks.hash[table[place - 1]] : -1);
+    });
   }
   state.step = frame.step;
   state.phase = frame.phase as Phase;
@@ -32,6 +35,7 @@ export function stateOfKeyframe(frame: Keyframe, tables: Tables, before: State |
   state.finished = frame.finished.map((id) => ids.index(id));
   state.batch = frame.requests.filter((told) => told.scheduled).map((told) => ids.index(told.request_id));
   state.error = here ? before.error : null;
+  state.options = before?.options ?? {};
   return state;
 }
 

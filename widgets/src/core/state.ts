@@ -35,6 +35,7 @@ export interface Request {
 }
 
 let epochs = 0;
+const none: ReadonlyMap<number, number> = new Map();
 
 export class State {
   step = 0;
@@ -47,6 +48,10 @@ export class State {
   /** The requests of the step under way, or last done. */
   batch: number[] = [];
   error: string | null = null;
+  /** Options that were changed since the header, by name. Replaced, never changed. */
+  options: Readonly<Record<string, unknown>> = {};
+  /** Sampled tokens of the step that were replaced by hand, by request. Replaced, never changed. */
+  edited: ReadonlyMap<number, number> = none;
   private epoch = ++epochs;
 
   constructor(public blocks: Blocks) {}
@@ -67,6 +72,8 @@ export class State {
     this.finished = source.finished;
     this.batch = source.batch;
     this.error = source.error;
+    this.options = source.options;
+    this.edited = source.edited;
     if (this.blocks.count === source.blocks.count) this.blocks.copyFrom(source.blocks);
     else this.blocks = source.blocks.clone();
     this.epoch = ++epochs;
@@ -99,6 +106,8 @@ export class State {
         break;
       case "changed":
         delta.preempted.forEach((index) => this.preempt(index));
+        if (delta.token !== null) this.edited = new Map([...this.edited, [delta.request, delta.token]]);
+        if (delta.options) this.options = { ...this.options, ...delta.options };
         if (delta.priority !== null) this.change(delta.request, (request) => (request.priority = delta.priority as number));
         break;
       case "scheduled":
@@ -152,6 +161,7 @@ export class State {
     this.step = delta.step;
     this.phase = "execute";
     this.error = null;
+    this.edited = none;
   }
 
   private update(delta: Delta & { kind: "updated" }): void {
@@ -208,6 +218,8 @@ export class State {
         blocks.hash[block] = -1;
       } else if (code === OpCode.cache) {
         blocks.hash[block] = ops[i + 3];
+        const before = blocks.place[block] && this.requests[who]?.blockIds[blocks.place[block] - 1];
+        blocks.parents.set(ops[i + 3], before === undefined || before === 0 ? -1 : blocks.hash[before]);
       } else {
         blocks.removeOwner(block, who);
         const table = this.own(who)?.blockIds;

@@ -11,7 +11,9 @@ export const HEAD = 20; // playhead's number
 const TIME_HEIGHT = 64;
 const TOKENS_TOP = HEAD + TIME_HEIGHT + 12;
 const TOKENS_HEIGHT = 42;
-export const LANES_TOP = TOKENS_TOP + TOKENS_HEIGHT + 10;
+const CACHE_TOP = TOKENS_TOP + TOKENS_HEIGHT + 6;
+const CACHE_HEIGHT = 24;
+export const LANES_TOP = CACHE_TOP + CACHE_HEIGHT + 10;
 
 export interface TimelinePicture {
   history: History;
@@ -20,6 +22,8 @@ export interface TimelinePicture {
   width: number;
   log: boolean;
   budget: number;
+  /** KV blocks that requests may hold. */
+  usable: number;
   id(request: number): string;
   hovered: number;
   selected: number;
@@ -35,8 +39,10 @@ export function drawTimeline(g: CanvasRenderingContext2D, picture: TimelinePictu
   g.clip();
   drawTimes(g, picture);
   drawTokens(g, picture);
+  drawCache(g, picture);
   g.restore();
   drawLanes(g, picture);
+  drawHoles(g, picture);
 }
 
 function drawAxes(g: CanvasRenderingContext2D, { theme, width, history, log, scale }: TimelinePicture): void {
@@ -47,13 +53,15 @@ function drawAxes(g: CanvasRenderingContext2D, { theme, width, history, log, sca
   g.font = `11px ${theme.ui}`;
   say("time", HEAD + 12, theme.ink2);
   say("tokens", TOKENS_TOP + 24, theme.ink2);
+  say("KV in use", CACHE_TOP + 12, theme.ink2);
   say("requests", LANES_TOP + 8, theme.ink2);
   const most = mostTime(history, scale);
   g.font = `10px ${theme.ui}`;
+  if (history.value("queries", history.end - 1)) say("prefix hits", CACHE_TOP + 24, theme.ok);
   if (history.length) say(log ? `log, to ${duration(most)}` : `to ${duration(most)}`, HEAD + 26, theme.ink3);
   g.strokeStyle = theme.line;
   g.lineWidth = 1;
-  for (const y of [HEAD + TIME_HEIGHT, TOKENS_TOP + TOKENS_HEIGHT]) {
+  for (const y of [HEAD + TIME_HEIGHT, TOKENS_TOP + TOKENS_HEIGHT, CACHE_TOP + CACHE_HEIGHT]) {
     g.beginPath();
     g.moveTo(LEFT, y + 0.5);
     g.lineTo(width, y + 0.5);
@@ -144,12 +152,22 @@ function drawTokens(g: CanvasRenderingContext2D, { history, theme, scale, budget
   }
   g.globalAlpha = 1;
   if (!budget) return;
-  const y = budget <= most ? bottom - height(budget) : TOKENS_TOP - 2;
+  const yOf = (tokens: number): number => (tokens <= most ? bottom - height(tokens) : TOKENS_TOP - 2);
+  const y = yOf(budget);
   g.strokeStyle = g.fillStyle = theme.warn;
   g.lineWidth = 1;
   g.setLineDash([5, 4]);
   g.beginPath();
-  g.moveTo(LEFT, y);
+  g.moveTo(LEFT, yOf(history.value("budget", from) || budget));
+  for (let step = from; step < to; step++) {
+    const [was, is] = [history.value("budget", step - 1) || history.value("budget", step), history.value("budget", step)];
+    if (is === was || !is) continue;
+    g.lineTo(LEFT + xOfStep(scale, step), yOf(was));
+    g.lineTo(LEFT + xOfStep(scale, step), yOf(is));
+  }
+  const last = yOf(history.value("budget", to - 1) || budget);
+  g.lineTo(LEFT + xOfStep(scale, to), last);
+  g.lineTo(LEFT + xOfStep(scale, to), y);
   g.lineTo(width, y);
   g.stroke();
   g.setLineDash([]);
@@ -157,6 +175,41 @@ function drawTokens(g: CanvasRenderingContext2D, { history, theme, scale, budget
   g.textAlign = "right";
   g.fillText(budget <= most ? `budget ${budget}` : `budget ${budget} ↑`, width - 4, y - 4);
   g.textAlign = "left";
+}
+
+/** How full the KV cache is, and what share of all prompt tokens so far was found in it. */
+function drawCache(g: CanvasRenderingContext2D, { history, theme, scale, usable }: TimelinePicture): void {
+  const bottom = CACHE_TOP + CACHE_HEIGHT;
+  const shown = bars(history, scale);
+  g.fillStyle = theme.ink3;
+  g.globalAlpha = 0.45;
+  for (const { x, width, step } of shown) {
+    const h = (history.value("used", step) / usable) * CACHE_HEIGHT;
+    if (h > 0) g.fillRect(x, bottom - h, width, h);
+  }
+  g.globalAlpha = 1;
+  g.strokeStyle = theme.ok;
+  g.lineWidth = 1.6;
+  g.beginPath();
+  for (const { x, width, step } of shown) {
+    const queries = history.value("queries", step);
+    if (queries) g.lineTo(x + width / 2, bottom - 1 - (history.value("hits", step) / queries) * (CACHE_HEIGHT - 2));
+  }
+  g.stroke();
+}
+
+/** Steps that nothing is known of. */
+function drawHoles(g: CanvasRenderingContext2D, { history, theme, scale, width }: TimelinePicture): void {
+  for (const [from, to] of history.holes) {
+    const x = Math.max(LEFT, LEFT + xOfStep(scale, from));
+    const room = Math.min(width, LEFT + xOfStep(scale, to)) - x;
+    if (room <= 0) continue;
+    g.fillStyle = theme.bg2;
+    g.fillRect(x, HEAD, room, 2000);
+    g.fillStyle = theme.ink2;
+    g.font = `11px ${theme.ui}`;
+    if (room > 80) g.fillText("not received", x + 6, HEAD + 14);
+  }
 }
 
 function diamond(g: CanvasRenderingContext2D, x: number, y: number, size: number): void {

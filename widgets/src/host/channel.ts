@@ -20,6 +20,18 @@ export interface Breakpoint {
   text: string;
   enabled: boolean;
   hits: number;
+  /** What its predicate raised; it is switched off then. */
+  error?: string;
+  event?: string;
+  request?: string;
+  step?: number;
+  phase?: string;
+  block?: number;
+  seconds?: number;
+  count?: number;
+  once?: boolean;
+  /** Absent for a condition written in Python. */
+  condition?: [measure: string, sign: string, limit: number];
 }
 
 export interface Status {

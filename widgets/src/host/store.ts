@@ -147,7 +147,7 @@ export class Store {
     if (this.isRecording || this.gone) this.play(name, args);
     else if (this.can(name)) {
       this.wire?.command(name, args);
-      this.place = null;
+      if (name !== "break") this.place = null;
       this.changed();
     } else if (name === "back") this.scrub(-1);
     else if (name === "goto") this.lookAtStep(Number(args.step ?? 0));

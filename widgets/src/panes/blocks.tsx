@@ -1,4 +1,4 @@
-// The KV blocks: the map, the free queue, the legend, and the same as a table.
+// The KV blocks: as a map, as a table, as the tree of their prefixes; the free queue, the legend.
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
@@ -11,14 +11,17 @@ import { BlockGrid } from "./block_grid";
 import { BlockTable } from "./block_table";
 import { BlockTip } from "./block_tip";
 import type { Moment } from "./context";
+import { Prefixes } from "./prefixes";
 import { useDrawing, useSize } from "./use_canvas";
 
 /** The free queue and the legend under the map. */
 const BELOW = 122;
 
+const LOOKS = ["map", "table", "prefixes"] as const;
+
 export function Blocks({ moment }: { moment: Moment }): JSX.Element {
   const { store, state } = moment;
-  const [asTable, setAsTable] = useState(false);
+  const [look, setLook] = useState<(typeof LOOKS)[number]>("map");
   const [body, size] = useSize<HTMLDivElement>();
   const room = Math.max(120, size.height - BELOW);
   const header = store.fold.header;
@@ -28,12 +31,16 @@ export function Blocks({ moment }: { moment: Moment }): JSX.Element {
       <h3>
         KV blocks <small>{about}</small>
         <span class="nbe-spring" />
-        <button type="button" class="nbe-link" aria-pressed={asTable} onClick={() => setAsTable(!asTable)}>
-          {asTable ? "as map" : "as table"}
-        </button>
+        <span class="nbe-zoom" role="group" aria-label="Show blocks as">
+          {LOOKS.map((name) => (
+            <button key={name} type="button" aria-pressed={look === name} onClick={() => setLook(name)}>{name}</button>
+          ))}
+        </span>
       </h3>
       <div class="nbe-block-body" ref={body}>
-        {asTable ? <BlockTable moment={moment} height={room} /> : <BlockMap moment={moment} room={room} />}
+        {look === "map" && <BlockMap moment={moment} room={room} />}
+        {look === "table" && <BlockTable moment={moment} height={room} />}
+        {look === "prefixes" && <Prefixes moment={moment} height={room} />}
         <h3>
           Free queue <small>taken from the left; evicted in this order</small>
         </h3>

@@ -17,8 +17,19 @@ export interface Moment {
 
 export function momentOf(store: Store, theme: Theme): Moment {
   const { state } = store;
-  const records = store.fold.step(state.shownStep, store.end);
+  const records = edited(store.fold.step(state.shownStep, store.end), state, store);
   return { store, state, theme, records, decisions: decisionsOf(records.scheduled) };
+}
+
+/** What was sampled, with the tokens that were replaced by hand in their place. */
+function edited(records: StepRecords, state: State, { fold }: Store): StepRecords {
+  const { scheduled, executed } = records;
+  if (!state.edited.size || !scheduled || !executed) return records;
+  const sampled = executed.sampled.map((tokens, row) => {
+    const token = state.edited.get(fold.tables.ids.find(scheduled.request_ids[row]));
+    return token === undefined ? tokens : [token];
+  });
+  return { ...records, executed: { ...executed, sampled } };
 }
 
 const known = new WeakMap<Scheduled, Map<string, Decision>>();

@@ -43,13 +43,18 @@ export function Marked({ text }: { text: string }): JSX.Element {
 }
 
 export function SourceLink({ moment: { store }, file, line }: { moment: Moment; file: string; line: number }): JSX.Element | null {
-  if (!file) return null;
-  const name = file.split(/[\\/]/).pop();
+  if (!line) return null;
   return (
-    <button type="button" class="nbe-link nbe-mono" title={file} onClick={() => store.openSource(file, line)}>
-      {name}:{line}
+    <button type="button" class="nbe-link nbe-mono" title={file || STOCK} onClick={() => store.openSource(file, line)}>
+      {sourceName(file)}:{line}
     </button>
   );
+}
+
+const STOCK = "nbengine/scheduler/scheduler.py"; // what a decision without a file means
+
+export function sourceName(file: string): string {
+  return (file || STOCK).split(/[\\/]/).pop() ?? "";
 }
 
 const MOST_TOKENS = 600;

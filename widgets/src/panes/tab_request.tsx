@@ -5,6 +5,7 @@ import type { Request } from "../core/state";
 import { sayDecision } from "../core/sentences";
 import { counted, duration } from "../core/words";
 import type { Moment } from "./context";
+import { RequestControls } from "./request_controls";
 import { Facts, RequestName, TextLegend, TokenText } from "./parts";
 
 export function RequestTab({ moment }: { moment: Moment }): JSX.Element {
@@ -19,6 +20,7 @@ export function RequestTab({ moment }: { moment: Moment }): JSX.Element {
         <span class="nbe-quiet">{request.finishReason ? `finished: ${request.finishReason}` : request.status}</span>
       </p>
       {decision && request.status !== "finished" && <p class="nbe-say">{sayDecision(decision).text}</p>}
+      <RequestControls moment={moment} request={request} />
       <TokenText moment={moment} request={request} />
       <TextLegend />
       <Facts facts={factsOf(moment, request)} />

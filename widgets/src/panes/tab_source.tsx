@@ -12,7 +12,7 @@ export function SourceTab({ moment: { store } }: { moment: Moment }): JSX.Elemen
     if (box && lit.current) box.scrollTop = lit.current.offsetTop - box.clientHeight / 3;
   }, [source?.file, source?.line, source?.found]);
   if (!source) return <p class="nbe-none">Each decision under Why links to the line that made it.</p>;
-  const place = `${source.file}:${source.line}`;
+  const place = `${source.found?.file ?? (source.file || "scheduler.py")}:${source.line}`;
   if (!source.found) {
     const text = source.waiting ? "fetching …" : "The source is read from the kernel; without one only its place is known.";
     return (

@@ -33,7 +33,7 @@ function factsOf({ store, records }: Moment, scheduled: Scheduled): [string, Com
   const kinds: [string, string][] = [["a", "taken"], ["h", "hit"], ["c", "cached"], ["e", "evicted"], ["b", "freed, kept"], ["f", "freed, bare"]];
   const moved = kinds.filter(([op]) => count(op)).map(([op, word]) => `${count(op)} ${word}`);
   const facts: [string, ComponentChildren][] = [
-    ["tokens", `${total} of ${store.fold.header?.token_budget ?? "?"}: ${store.fold.history.value("prefill", step)} prefill, ${store.fold.history.value("decode", step)} decode`],
+    ["tokens", `${total} of ${store.fold.history.value("budget", step)}: ${store.fold.history.value("prefill", step)} prefill, ${store.fold.history.value("decode", step)} decode`],
     ["requests", counted(scheduled.request_ids.length, "request")],
     ["schedule", duration(scheduled.schedule_s)],
   ];

@@ -2,11 +2,12 @@
 
 import type { JSX } from "preact";
 import type { Decision, Scheduled } from "../core/records";
+import { limitsOf } from "../core/limits";
 import { gotTokens, listed, sayDecision } from "../core/sentences";
 import { preemptions, takenBy, tellPreemption } from "../core/story";
 import { counted, grouped } from "../core/words";
 import type { Moment } from "./context";
-import { Facts, Marked, RequestName, SourceLink, TextLegend, TokenText } from "./parts";
+import { Facts, Marked, RequestName, SourceLink, TextLegend, TokenText, sourceName } from "./parts";
 
 const MOST_STORIES = 3;
 const MOST_ROWS = 40;
@@ -43,12 +44,12 @@ export function WhyTab({ moment }: { moment: Moment }): JSX.Element {
 function StoryView({ moment, scheduled, decision }: { moment: Moment; scheduled: Scheduled; decision: Decision }): JSX.Element {
   const { fold } = moment.store;
   const story = tellPreemption(decision, scheduled, {
-    policy: fold.header?.policy ?? "fcfs",
+    policy: limitsOf(fold.header, moment.state).policy,
     blockSize: fold.header?.block_size ?? 16,
     place: moment.state.waiting.indexOf(fold.tables.ids.find(decision[0])),
   });
   const facts: [string, JSX.Element | string][] = [...story.facts];
-  if (story.file) facts.push(["decided at", <SourceLink moment={moment} file={story.file} line={story.line} />]);
+  if (story.line) facts.push(["decided at", <SourceLink moment={moment} file={story.file} line={story.line} />]);
   return (
     <>
       <p class="nbe-title">{story.title}</p>
@@ -68,7 +69,7 @@ function Summary({ moment, scheduled }: { moment: Moment; scheduled: Scheduled }
   const served = decisions.filter(([, verdict]) => gotTokens(verdict));
   const refused = decisions.filter((decision) => sayDecision(decision).refused);
   const total = scheduled.tokens.reduce((sum, tokens) => sum + tokens, 0);
-  const budget = fold.header?.token_budget ?? 0;
+  const budget = fold.history.value("budget", scheduled.step);
   const full = budget > 0 && total >= budget;
   const lines = [
     `**${counted(served.length || scheduled.request_ids.length, "request")}** got **${counted(total, "token")}** of a budget of ${budget}${full ? ": it is spent" : ""}.`,
@@ -111,11 +112,11 @@ function Others({ moment, scheduled, decisions }: OthersProps): JSX.Element {
             <RequestName moment={moment} id={id} />
             <span class="nbe-got">{said.got}</span>
             <span class={said.refused ? "nbe-refused" : "nbe-quiet"}>{said.text}</span>
-            {file && (
+            {line > 0 && (
               <button
                 type="button"
                 class="nbe-line"
-                title={`decided at ${file}:${line}`}
+                title={`decided at ${sourceName(file)}:${line}`}
                 aria-label={`${id}: source line ${line}`}
                 onClick={() => store.openSource(file, line)}
               >

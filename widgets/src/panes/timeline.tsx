@@ -4,6 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { SERIES } from "../core/history";
 import { type TimeScale, clampScale, fitScale, stepOfX, xOfStep, zoomScale } from "../core/layout";
+import { limitsOf } from "../core/limits";
 import { sayStep } from "../core/sentences";
 import { laneUnder, layoutLanes, timelineHeight } from "../draw/lanes";
 import { LANES_TOP, LEFT, drawTimeline, playheadX } from "../draw/timeline";
@@ -25,7 +26,8 @@ export function Timeline({ moment }: { moment: Moment }): JSX.Element {
   const bars = useDrawing(width, height, key, (g) =>
     drawTimeline(g, {
       history, theme, scale, width, log, lanes,
-      budget: header?.token_budget ?? 0,
+      budget: limitsOf(header, state).budget,
+      usable: Math.max(1, state.blocks.count - 1),
       id: (request) => store.fold.id(request),
       hovered: store.hovered,
       selected: store.selected,

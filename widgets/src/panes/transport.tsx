@@ -3,6 +3,8 @@
 import type { JSX } from "preact";
 import type { Fold } from "../core/fold";
 import type { State } from "../core/state";
+import { Breakpoints } from "./breakpoints";
+import { Change } from "./change";
 import type { Moment } from "./context";
 import { icons } from "./icons";
 import { RunUntil } from "./run_until";
@@ -26,6 +28,8 @@ export function Transport({ moment }: { moment: Moment }): JSX.Element {
           <TransportButton key={button.name} moment={moment} button={button} />
         ))}
         {store.can("run_until") && <RunUntil store={store} />}
+        {store.can("break") && <Breakpoints store={store} />}
+        {store.can("set") && <Change moment={moment} />}
       </div>
       <Lamp state={state} busy={isRunning(moment)} />
       <span class="nbe-mono nbe-step">step {Math.max(0, state.phase === "schedule" && store.place !== null ? state.shownStep : state.step)}</span>

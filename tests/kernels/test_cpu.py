@@ -1,0 +1,117 @@
+"""The numba dialect against the reference."""
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+import torch
+from nbengine_kernels import Kernels, kernels_for, reference
+
+from . import checks
+from .cases import assert_close, attention_case
+
+dtypes = pytest.mark.parametrize("dtype", checks.DTYPES, ids=["f32", "bf16"])
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Kernels:
+    torch.manual_seed(0)
+    return kernels_for("cpu", torch.float32, force="cpu")
+
+
+@dtypes
+def test_attention(kernels: Kernels, dtype: torch.dtype) -> None:
+    checks.check_attention(kernels, dtype)
+
+
+def test_attention_edges(kernels: Kernels) -> None:
+    checks.check_attention_edges(kernels)
+
+
+def test_attention_falls_to_the_reference(kernels: Kernels) -> None:
+    odd = attention_case([(20, 3)], heads=(2, 1), dim=24)
+    assert torch.equal(kernels.paged_attention(**odd), reference.paged_attention(**odd))
+    half = attention_case([(20, 3)], heads=(2, 1), dim=32, dtype=torch.float16)
+    assert torch.equal(kernels.paged_attention(**half), reference.paged_attention(**half))
+
+
+def test_attention_of_a_request_does_not_depend_on_the_batch(kernels: Kernels) -> None:
+    case = attention_case([(100, 1), (33, 33), (70, 1)], heads=(9, 3), dim=64)
+    together = kernels.paged_attention(**case)
+    alone = {**case, "query": case["query"][-1:], "block_tables": case["block_tables"][2:], "seq_lens": case["seq_lens"][2:]}
+    alone["query_start_loc"] = torch.tensor([0, 1], dtype=torch.int32)
+    assert torch.equal(kernels.paged_attention(**alone), together[-1:])
+
+
+@dtypes
+def test_norm(kernels: Kernels, dtype: torch.dtype) -> None:
+    checks.check_norm(kernels, dtype)
+
+
+@dtypes
+def test_rotary_and_write(kernels: Kernels, dtype: torch.dtype) -> None:
+    checks.check_rotary_and_write(kernels, dtype)
+
+
+@dtypes
+def test_activation(kernels: Kernels, dtype: torch.dtype) -> None:
+    checks.check_activation(kernels, dtype)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 40])
+def test_sampling(kernels: Kernels, rows: int) -> None:
+    checks.check_sampling(kernels, rows, 5000)
+
+
+@dtypes
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+def test_linear(kernels: Kernels, dtype: torch.dtype, quantization: Any) -> None:
+    checks.check_linear(kernels, dtype, quantization)
+
+
+@dtypes
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+def test_a_row_of_a_panel_product_does_not_depend_on_the_others(
+    kernels: Kernels, dtype: torch.dtype, quantization: Any
+) -> None:
+    packed: Any = kernels.PackedLinear(torch.randn(96, 64).to(dtype), quantization=quantization)
+    if packed._panels is None:
+        pytest.skip("oneDNN serves this dtype on this machine")
+    x = torch.randn(4, 64).to(dtype)
+    assert torch.equal(packed(x)[:1], packed(x[:1]))
+    assert torch.equal(packed(x)[2:], packed(x[2:]))
+    assert packed.nbytes() > 0
+
+
+def test_float16_is_served(kernels: Kernels) -> None:
+    x, weight = torch.randn(3, 64).half(), torch.randn(64).half()
+    assert torch.equal(kernels.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5))
+    assert torch.equal(kernels.silu_and_mul(x), reference.silu_and_mul(x))
+    matrix = torch.randn(8, 64).half()
+    assert_close(kernels.PackedLinear(matrix)(x), reference.PackedLinear(matrix)(x))
+
+
+def test_threads_follow_torch(kernels: Kernels) -> None:
+    case = attention_case([(100, 100), (70, 1)], heads=(9, 3), dim=64)
+    wanted, before = kernels.paged_attention(**case), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert torch.equal(kernels.paged_attention(**case), wanted)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_second_process_finds_the_compiled_kernels(kernels: Kernels) -> None:
+    x = torch.ones(2, 32)
+    kernels.rms_norm(x, x[0], 1e-5)
+    code = (
+        "import torch; from nbengine_kernels import cpu; from nbengine_kernels.cpu import norm; x = torch.ones(2, 32);"
+        "cpu.rms_norm(x, x[0], 1e-5); s = norm._rows.stats;"
+        "print(sum(s.cache_hits.values()), sum(s.cache_misses.values()))"
+    )
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "0"]
+    assert time.perf_counter() - began < 60  # a machine that does nothing else needs 2 s
