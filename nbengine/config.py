@@ -116,15 +116,25 @@ class SchedulerConfig(msgspec.Struct, kw_only=True):
             raise ConfigError(
                 f"long_prefill_token_threshold must be 0 (off) or more, got {self.long_prefill_token_threshold}."
             )
-        if not 1 <= self.max_long_partial_prefills <= max(1, self.max_num_partial_prefills):
-            raise ConfigError(
-                "max_long_partial_prefills must be between 1 and max_num_partial_prefills, got "
-                f"{self.max_long_partial_prefills} and {self.max_num_partial_prefills}."
-            )
+        self._check_partial_prefills()
         if not 0 <= self.watermark < 1:
             raise ConfigError(f"watermark must be in [0, 1), got {self.watermark}.")
         if self.policy not in ("fcfs", "priority"):
             raise ConfigError(f'policy must be "fcfs" or "priority", got {self.policy!r}.')
+
+    def _check_partial_prefills(self) -> None:
+        most, longest = self.max_num_partial_prefills, self.max_long_partial_prefills
+        if not 1 <= longest <= most:
+            raise ConfigError(
+                f"1 <= max_long_partial_prefills <= max_num_partial_prefills must hold, got {longest} and {most}."
+            )
+        if most > 1 and not self.enable_chunked_prefill:
+            raise ConfigError(f"max_num_partial_prefills={most} needs chunked prefill: turn it on, or leave this at 1.")
+        if most > 1 and self.long_prefill_token_threshold > self.max_model_len:
+            raise ConfigError(
+                f"long_prefill_token_threshold={self.long_prefill_token_threshold} is more than max_model_len="
+                f"{self.max_model_len}, so no prompt would be long."
+            )
 
 
 class EngineConfig(msgspec.Struct, kw_only=True):

@@ -12,7 +12,7 @@ from nbengine.engine.input_processor import ParsedPrompt, Prompt
 from nbengine.engine.llm_engine import LLMEngine, Prepared
 from nbengine.engine.progress import Progress
 from nbengine.engine.stats import Metric
-from nbengine.errors import InvalidParameterError, NBEngineError, StalledError
+from nbengine.errors import InvalidParameterError, InvalidRequestError, NBEngineError, StalledError
 from nbengine.outputs import RequestOutput
 from nbengine.sampling_params import RequestOutputKind, SamplingParams
 
@@ -79,6 +79,11 @@ class LLM:
         """
         if add_generation_prompt and continue_final_message:
             raise InvalidParameterError("continue_final_message goes with add_generation_prompt=False.")
+        if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+            raise InvalidRequestError(
+                'messages must be a list of {"role": …, "content": …}, or a list of such lists, '
+                f"got {type(messages).__name__}."
+            )
         options = {
             "chat_template": chat_template,
             "add_generation_prompt": add_generation_prompt,

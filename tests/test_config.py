@@ -62,7 +62,9 @@ def test_options_of_vllm_s_that_change_nothing_are_taken(options: dict[str, Any]
         ({"max_num_seqs": 9, "max_num_batched_tokens": 8}, "needs a token a step"),
         ({"max_num_scheduled_tokens": 0}, "max_num_scheduled_tokens must be at least 1"),
         ({"long_prefill_token_threshold": -1}, "0 .off. or more"),
-        ({"max_long_partial_prefills": 2}, "between 1 and max_num_partial_prefills"),
+        ({"max_long_partial_prefills": 2}, "1 <= max_long_partial_prefills <= max_num_partial_prefills"),
+        ({"max_num_partial_prefills": 2, "enable_chunked_prefill": False}, "needs chunked prefill"),
+        ({"max_num_partial_prefills": 2, "long_prefill_token_threshold": 4097}, "more than max_model_len=4096"),
         ({"watermark": 1.0}, "watermark"),
     ],
 )

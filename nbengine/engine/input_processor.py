@@ -89,11 +89,23 @@ class InputProcessor:
             raise InvalidRequestError("A chat needs at least one message.")
         if options.get("chat_template") is None and getattr(tokenizer, "chat_template", None) is None:
             raise InvalidRequestError("This model has no chat template: give one as chat_template, or use generate.")
-        text = tokenizer.apply_chat_template([dict(message) for message in messages], tokenize=False, **options)
+        plain = [
+            {**message, "content": _joined(message["content"])} if "content" in message else {**message}
+            for message in messages
+        ]
+        try:
+            text = tokenizer.apply_chat_template(plain, tokenize=False, **options)
+        except Exception as error:  # whatever a template, or the code that renders it, may raise
+            raise InvalidRequestError(
+                f"The chat template cannot render these messages: {type(error).__name__}: {error}"
+            ) from error
         return ParsedPrompt(self.tokenize(text, add_special_tokens=False), text)
 
     def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        return list(self._needed_tokenizer("text").encode(text, add_special_tokens=add_special_tokens))
+        try:
+            return list(self._needed_tokenizer("text").encode(text, add_special_tokens=add_special_tokens))
+        except (TypeError, UnicodeError) as error:  # half of a surrogate pair, for one, is no text
+            raise InvalidRequestError(f"The tokenizer cannot read this text: {error}") from error
 
     # ------------------------------------------------------------------------------------------------------- within
 
@@ -194,6 +206,16 @@ class InputProcessor:
         for extreme in (min(token_ids), max(token_ids)):
             if not 0 <= extreme < size:
                 raise error(f"{what} holds the token id {extreme}, but the model's vocabulary is 0 … {size - 1}.")
+
+
+def _joined(content: Any) -> Any:
+    """A message's content as text where it is a list of text parts: templates for text alone know no parts."""
+    if not isinstance(content, list | tuple):
+        return content
+    for part in content:
+        if not (isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)):
+            raise InvalidRequestError(f'A part of a message must be {{"type": "text", "text": …}} here, got {part!r}.')
+    return "\n".join(part["text"] for part in content)
 
 
 def _token_ids(values: Any) -> list[int]:

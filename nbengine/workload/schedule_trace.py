@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import msgspec
+
 from nbengine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from nbengine.errors import ConfigError, DuplicateRequestError, InvalidParameterError
 from nbengine.plan import ModelRunnerOutput, SchedulerOutput
@@ -23,31 +25,9 @@ from nbengine.protocol import EngineCoreOutputs, EngineCoreRequest
 from nbengine.sampling_params import RepetitionDetection, SamplingParams
 from nbengine.scheduler.request import Request
 from nbengine.scheduler.scheduler import Scheduler
+from nbengine.workload.format import Json, Options, read_workloads, unknown_keys
 
-Json = dict[str, Any]
-
-DEFAULTS: Json = {
-    "num_blocks": 64,
-    "block_size": 4,
-    "max_num_seqs": 8,
-    "max_num_batched_tokens": 64,
-    "max_num_scheduled_tokens": None,
-    "max_model_len": 256,
-    "enable_chunked_prefill": True,
-    "enable_prefix_caching": True,
-    "policy": "fcfs",
-    "long_prefill_token_threshold": 0,
-    "max_num_partial_prefills": 1,
-    "max_long_partial_prefills": 1,
-    "scheduler_reserve_full_isl": True,
-    "watermark": 0.0,
-    "prefill_schedule_interval": 1,
-    "async_scheduling": False,
-    "num_speculative_tokens": 0,
-    "max_loras": 0,
-    "vocab_size": 1000,
-    "eos_token_id": 2,
-}
+DEFAULTS: Json = msgspec.structs.asdict(Options())
 _UNSUPPORTED = ("async_scheduling", "num_speculative_tokens")
 _STALL_STEPS = 4
 
@@ -65,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         sys.stderr.write(f"schedule-trace: {error}\n")
         return 2
+    for name in sorted({name for workload in workloads for name in unknown_keys(workload)}):
+        sys.stderr.write(f"schedule-trace: {name!r} is no key of this format and is passed over.\n")
     lines = (json.dumps(run_workload(workload), ensure_ascii=False) + "\n" for workload in workloads)
     if args.output is None:
         sys.stdout.writelines(lines)
@@ -79,20 +61,6 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
     return run(parser.parse_args(argv))
-
-
-def read_workloads(path: Path) -> list[Json]:
-    """The objects of a file that is one JSON object, a list of them, or one on each line; gzipped or not."""
-    data = path.read_bytes()
-    text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
-    try:
-        whole = json.loads(text)
-        found = whole if isinstance(whole, list) else [whole]
-    except json.JSONDecodeError:
-        found = [json.loads(line) for line in text.splitlines() if line.strip()]
-    if not found or not all(isinstance(workload, dict) for workload in found):
-        raise ValueError(f"{path} has no workload: it must hold JSON objects.")
-    return found
 
 
 def run_workload(workload: Json) -> Json:
@@ -114,6 +82,9 @@ def make_config(options: Json) -> EngineConfig:
     for name in _UNSUPPORTED:
         if options[name]:
             raise ConfigError(f"{name} is not supported by this scheduler: leave it off.")
+    for name in ("block_size", "num_blocks", "vocab_size", "prefill_schedule_interval"):
+        if options[name] < 1:
+            raise ConfigError(f"{name} must be at least 1, got {options[name]}.")
     names = set(SchedulerConfig.__struct_fields__)
     limits = SchedulerConfig(**{name: value for name, value in options.items() if name in names})
     if limits.max_num_partial_prefills > 1 and limits.long_prefill_token_threshold == 0:
@@ -270,6 +241,7 @@ class _Driver:
     def _core_request(self, spec: Json, ordinal: int) -> EngineCoreRequest:
         repetition = spec.get("repetition_detection")
         lora = spec.get("lora", 0)
+        arrival_time = spec.get("arrival_time")
         return EngineCoreRequest(
             request_id=spec["request_id"],
             prompt_token_ids=spec["prompt_token_ids"],
@@ -281,7 +253,7 @@ class _Driver:
                 skip_reading_prefix_cache=spec.get("skip_reading_prefix_cache", False),
                 repetition_detection=RepetitionDetection(**repetition) if repetition else None,
             ),
-            arrival_time=spec.get("arrival_time", float(ordinal)),
+            arrival_time=float(ordinal) if arrival_time is None else arrival_time,
             eos_token_id=self.sampler.eos_token_id,
             priority=spec.get("priority", 0),
             cache_salt=spec.get("cache_salt"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,45 @@ def test_an_exception_is_told_with_the_step_it_happened_in(monkeypatch: pytest.M
     monkeypatch.setattr(schedule_trace.Scheduler, "update_from_output", fail)
     trace = run_workload(workload(ADD))
     assert (trace["end"], trace["error"], trace["partial"]["scheduled"]) == ("exception", "RuntimeError: boom", [["a", 3]])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is no JSON"),
+        (b"{nope", "is no JSON.*line 1"),
+        (b'{"name": "a"}\n{nope', "line 2 is no JSON"),
+        (b"5", "has no workload"),
+        (b"[]", "has no workload"),
+        (b"\xff\xfe", "is no text"),
+        (b"\x1f\x8b\x08\x00junk", "is no text"),
+        (b'{"config": null}', "workload 1.*config"),
+        (b'[{}, {"name": "b", "config": {"num_blocks": "8"}}]', r"workload 2 .b.*num_blocks"),
+        (b'{"events": [{"add": {"prompt_token_ids": [1]}}]}', "request_id"),
+        (b'{"events": [{"abort": "r"}]}', "abort"),
+        (b'{"events": [{"pause": "maybe"}]}', "pause"),
+        (b'{"events": [{"step": "x"}]}', "step"),
+    ],
+)
+def test_a_file_that_is_no_workload_is_one_sentence(
+    content: bytes, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "w"
+    path.write_bytes(content)
+    assert main([str(path)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and str(path) in said.err
+    assert re.search(words, said.err), said.err
+
+
+def test_keys_that_the_format_does_not_have_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "w"
+    path.write_text(json.dumps(workload(ADD | {"jump": 1}, colour=2) | {"seed": 3}))
+    assert main([str(path)]) == 0
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["'colour'", "'jump'", "'seed'"]
+
+
+@pytest.mark.parametrize("name", ["block_size", "num_blocks", "vocab_size", "prefill_schedule_interval"])
+def test_numbers_that_make_no_sense_are_config_errors(name: str) -> None:
+    trace = run_workload(workload(ADD, **{name: 0}))
+    assert trace["end"] == "config_error" and name in trace["error"]

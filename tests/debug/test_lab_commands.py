@@ -1,4 +1,4 @@
-"""What a person changes by hand in the Lab: breakpoints, limits, requests, tokens. Each is a record and reaches the engine."""
+"""What a person changes by hand in the Lab: breakpoints, limits, requests, tokens. Each is a record."""
 
 from __future__ import annotations
 

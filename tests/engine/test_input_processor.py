@@ -192,3 +192,18 @@ class TestChat:
         tokenizer.chat_template = None
         with pytest.raises(InvalidRequestError, match="no chat template"):
             processor(tokenizer=tokenizer).parse_chat(self.MESSAGES, {})
+
+    def test_text_parts_are_joined(self) -> None:
+        parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+        assert processor().parse_chat([{"role": "user", "content": parts}], {}).text == "[user] a\nb\n"
+        with pytest.raises(InvalidRequestError, match="part of a message"):
+            processor().parse_chat([{"role": "user", "content": [{"type": "image"}]}], {})
+
+    def test_what_the_template_cannot_render_is_refused(self) -> None:
+        with pytest.raises(InvalidRequestError, match="cannot render.*content"):
+            processor().parse_chat([{"role": "user"}], {})
+
+
+def test_text_that_is_no_unicode_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="cannot read this text"):
+        process("a\ud800b")

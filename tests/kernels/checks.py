@@ -15,10 +15,10 @@ def check_attention(kernels: Kernels, dtype: torch.dtype, small: bool = False) -
     shapes = [((9, 3), 64, 16), ((4, 4), 32, 16), ((7, 1), 80, 16), ((8, 2), 128, 8), ((2, 1), 64, 1), ((64, 1), 32, 16)]
     options: list[dict[str, Any]] = [{}, {"sliding_window": 20}, {"soft_cap": 3.0}, {"sliding_window": 1, "soft_cap": 2.0}]
     batches = {name: BATCHES[name] for name in ("block boundary", "ragged")} if small else BATCHES
-    for heads, dim, block_size in shapes[0:3:2] if small else shapes:
+    for heads, dim, block_size in shapes[2:3] if small else shapes:
         for name, batch in batches.items():
             case = attention_case(batch, heads=heads, dim=dim, block_size=block_size, dtype=dtype)
-            for option in options[:: 3 if small else 1]:
+            for option in options[3 if small else 0 :]:
                 what = f"{name}, heads {heads}, dim {dim}, block {block_size}, {option}"
                 assert_close(kernels.paged_attention(**case, **option), reference.paged_attention(**case, **option), what)
 

@@ -93,12 +93,24 @@ def test_float16_is_served(kernels: Kernels) -> None:
     assert_close(kernels.PackedLinear(matrix)(x), reference.PackedLinear(matrix)(x))
 
 
-def test_threads_follow_torch(kernels: Kernels) -> None:
-    case = attention_case([(100, 100), (70, 1)], heads=(9, 3), dim=64)
-    wanted, before = kernels.paged_attention(**case), torch.get_num_threads()
+@dtypes
+def test_two_threads_give_what_one_gives(kernels: Kernels, dtype: torch.dtype) -> None:
+    case = attention_case([(100, 100), (70, 1)], heads=(9, 3), dim=64, dtype=dtype)
+    x, weight = torch.randn(2, 40, 1024).to(dtype), torch.randn(1024).to(dtype)
+    packed = kernels.PackedLinear(torch.randn(200, 1024).to(dtype))
+
+    def run() -> list[torch.Tensor]:
+        outputs = kernels.rms_norm(x[0], weight, 1e-5, x[1])
+        return [kernels.paged_attention(**case), *outputs, kernels.silu_and_mul(x[0]), packed(x[0])]
+
+    before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        assert torch.equal(kernels.paged_attention(**case), wanted)
+        wanted = run()
+        torch.set_num_threads(2)
+        assert all(torch.equal(got, want) for got, want in zip(run(), wanted))
+        checks.check_attention_edges(kernels)
+        checks.check_rotary_and_write(kernels, dtype)
     finally:
         torch.set_num_threads(before)
 

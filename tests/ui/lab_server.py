@@ -172,7 +172,11 @@ class LabPage:
 
     def ask(self, expression: str) -> Any:
         """The value of a Python expression in the notebook's kernel (through its repr)."""
-        reply = self.kernel().execute("", silent=True, user_expressions={"answer": expression}, reply=True, timeout=60)
+        answers = {"answer": expression}
+        while True:
+            reply = self.kernel().execute("", silent=True, user_expressions=answers, reply=True, timeout=60)
+            if reply["content"]["status"] != "aborted":  # a cell that failed takes those in the queue along
+                break
         answer = reply["content"]["user_expressions"]["answer"]
         if answer["status"] != "ok":
             raise AssertionError(f"{expression}: {answer['ename']}: {answer['evalue']}")

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 from nbengine_widgets import static_page
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.ui.lab_server import chromium_path, launch
 
 WIDGETS = Path(__file__).parents[2] / "widgets"
 sys.path.insert(0, str(WIDGETS / "tests"))
@@ -37,3 +40,23 @@ def lab(source: Any, bundle: Path) -> Iterator[Any]:
     lab = Lab(source)
     yield lab
     lab.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if chromium_path() is None or not (static_page.STATIC / "lab.js").exists():
+        pytest.skip("needs Chromium and the built bundle")
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page(viewport={"width": 1400, "height": 950})
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.close()
+    assert errors == []

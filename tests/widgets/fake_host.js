@@ -23,7 +23,9 @@
     }
   }
   const control = new Model({ answered_off_main: false, hellos: 0 });
-  const capabilities = ["run", "pause", "phase", "step", "back", "goto", "run_until", "break", "source"];
+  const capabilities = ["run", "pause", "phase", "step", "back", "goto", "run_until", "break", "source"].concat(
+    ["abort", "add", "set", "priority", "preempt", "edit_token", "drop_prefixes"],
+  );
   const lab = new Model({ pane: "lab", capabilities, control_id: "c" });
   lab.widget_manager = { get_model: async () => control };
   const send = (kind, first, base64List) => {
@@ -50,5 +52,6 @@
     };
     return { widget, show, end: () => controller.abort() };
   };
-  window.host = { control, lab, send, start };
+  const status = (told) => lab.fire("msg:custom", { kind: "status", ...told }, []);
+  window.host = { control, lab, send, start, status };
 }

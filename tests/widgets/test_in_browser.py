@@ -2,67 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nbengine_widgets.static_page import STATIC, page_html
-from playwright.sync_api import Browser, Page, sync_playwright
+from nbengine_widgets.static_page import page_html
+from playwright.sync_api import Browser, Page
+
+from tests.widgets.pages import commands, host, show, story
 
 pytestmark = pytest.mark.browser
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
-HOST = Path(__file__).with_name("fake_host.js")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None or not (STATIC / "lab.js").exists():
-        pytest.skip("needs Chromium and the built bundle")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    page = browser.new_page(viewport={"width": 1400, "height": 950})
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    yield page
-    page.close()
-    assert errors == []
-
-
-def story(steps: int = 43) -> Any:
-    import demo
-
-    return demo.story(steps)
-
-
-def show(page: Page, records: list[bytes], tmp_path: Path) -> None:
-    path = tmp_path / "lab.html"
-    path.write_text(page_html(records))
-    page.goto(path.as_uri())
-    page.wait_for_selector(".nbe-root")
-
-
-def host(page: Page, records: list[bytes]) -> None:
-    """A page with one Lab model that holds `records`, and one view of it."""
-    page.set_content(f"<style>{(STATIC / 'lab.css').read_text()}</style><body></body>")
-    page.evaluate(HOST.read_text(), (STATIC / "lab.js").read_text())
-    page.evaluate("async () => { window.lab = await host.start(); window.views = [await lab.show('one')]; }")
-    page.evaluate("list => host.send('batch', 0, list)", [base64.b64encode(record).decode() for record in records])
-    page.wait_for_selector("#one .nbe-bar")
-
-
-def commands(page: Page) -> list[str]:
-    return list(page.evaluate("host.control.sent.filter(m => m.kind === 'command').map(m => m.name)"))
 
 
 # ---------------------------------------------------------------------------------------------------------- static page
@@ -220,10 +170,3 @@ def test_r101_text_can_be_read_in_both_themes(browser: Browser, tmp_path: Path, 
     ground = page.locator(".nbe-lab").evaluate("el => getComputedStyle(el).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
     page.close()
-
-
-@pytest.mark.parametrize("width", [700, 1000, 2400])
-def test_nothing_sticks_out_at_any_width(page: Page, tmp_path: Path, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 950})
-    show(page, story().records, tmp_path)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

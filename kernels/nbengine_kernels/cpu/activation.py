@@ -18,7 +18,7 @@ _SQRT_HALF = np.float32(0.7071067811865476)
 _SQRT_2_OVER_PI, _CUBE = np.float32(0.7978845608028654), np.float32(0.044715)
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True, error_model="numpy", fastmath=LOOSE)
 def _rows(x: Any, x_stride: Any, y: Any, y_stride: Any, width: Any, kind: Any, first: Any, last: Any, tag: Any) -> None:
     for r in range(first, last):
         gate = x + r * x_stride * ir.size(tag)
@@ -38,7 +38,7 @@ def _rows(x: Any, x_stride: Any, y: Any, y_stride: Any, width: Any, kind: Any, f
                 ir.store(target, c, _HALF * g * (_ONE + tanh(inner)) * ir.load(up, c, tag), tag)
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, error_model="numpy", parallel=True)
 def _parallel(
     x: Any, x_stride: Any, y: Any, y_stride: Any, width: Any, kind: Any, rows: Any, tag: Any, workers: Any
 ) -> None:

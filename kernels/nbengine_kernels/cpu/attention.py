@@ -24,10 +24,10 @@ TILE_ROWS = 48
 FEW_ROWS = 8
 _F32 = FLOAT32
 _ZERO, _ONE, _NEVER = np.float32(0.0), np.float32(1.0), np.float32(-1e30)
-_SERIAL_WORK = 200_000  # multiply-adds below which waking threads costs more than it brings
+_SERIAL_ELEMENTS = 2048  # of the query, below which waking threads costs more than it brings
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _few_scores(q: Any, rows: Any, dim: Any, keys: Any, count: Any, tag: Any, s: Any) -> None:
     """s[r, j] = q[r] . keys[j] for `count` keys that lie one after another; up to 4 rows."""
     step = 4 if rows <= 2 else 2
@@ -52,7 +52,7 @@ def _few_scores(q: Any, rows: Any, dim: Any, keys: Any, count: Any, tag: Any, s:
         j += 1
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _add_product(a: Any, rows: Any, values: Any, count: Any, tag: Any, o: Any, dim: Any) -> None:
     """o[r, :] += a[r, 0:count] @ values[0:count, :]; a's rows are TILE_KEYS apart, up to a multiple of 4 are touched."""
     r = 0
@@ -69,7 +69,7 @@ def _add_product(a: Any, rows: Any, values: Any, count: Any, tag: Any, o: Any, d
         r += 4
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _many_scores(q: Any, rows: Any, dim: Any, turned: Any, count: Any, s: Any) -> None:
     """s = q @ turned, for keys that are widened and transposed: (dim, TILE_KEYS). A multiple of 6 rows is touched."""
     for i in range((rows + 5) // 6 * 6 * TILE_KEYS):
@@ -80,7 +80,7 @@ def _many_scores(q: Any, rows: Any, dim: Any, turned: Any, count: Any, s: Any) -
             ir.product_tile_6(q + r * dim * 4, dim, turned + j * 4, TILE_KEYS, _F32, to, TILE_KEYS, dim)
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _add_many_products(a: Any, rows: Any, values: Any, count: Any, o: Any, dim: Any) -> None:
     """o += a @ values, for widened values. A multiple of 6 rows is touched."""
     for d in range(0, dim, 16):
@@ -89,7 +89,7 @@ def _add_many_products(a: Any, rows: Any, values: Any, count: Any, o: Any, dim: 
             ir.product_tile_6(a + r * TILE_KEYS * 4, TILE_KEYS, values + d * 4, dim, _F32, to, dim, count)
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True, error_model="numpy", fastmath=LOOSE)
 def _softmax_row(s: Any, first: Any, last: Any, width: Any, cap: Any, highest: Any) -> Any:
     """Turn scores s[first:last] into weights e**(s - max), the rest of s[0:width] into zeros; (new max, sum)."""
     if cap > _ZERO:
@@ -111,7 +111,7 @@ def _softmax_row(s: Any, first: Any, last: Any, width: Any, cap: Any, highest: A
     return top, total
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True, error_model="numpy", fastmath=LOOSE)
 def _gather_tile(
     cache: Any, stride: Any, head: Any, table: Any, first: Any, count: Any, bs: Any, dim: Any, tag: Any, to: Any
 ) -> None:
@@ -130,7 +130,7 @@ def _gather_tile(
         ir.store(to, i, _ZERO, _F32)
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _attend(
     q: Any, rows: Any, group: Any, first_position: Any, head: Any, dim: Any,
     key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any, table: Any, bs: Any,
@@ -207,7 +207,7 @@ def _attend(
         begin += count
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _worker(
     query: Any, query_stride: Any, key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any,
     tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, before: Any, counter: Any,
@@ -257,7 +257,7 @@ def _worker(
     ir.keep(memory)
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _count_tiles(starts: Any, requests: Any, tokens: Any) -> Any:
     """Query tiles before each request, and in all."""
     before = np.empty(requests + 1, dtype=np.int64)
@@ -268,23 +268,7 @@ def _count_tiles(starts: Any, requests: Any, tokens: Any) -> Any:
     return before
 
 
-@njit(cache=True)
-def _serial(
-    query: Any, query_stride: Any, key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any,
-    tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, requests: Any,
-    heads: Any, kv_heads: Any, bs: Any, dim: Any, scale: Any, window: Any, cap: Any, tokens: Any, tag: Any,
-) -> None:  # fmt: skip
-    before = _count_tiles(starts, requests, tokens)
-    counter = np.zeros(1, dtype=np.int64)
-    _worker(
-        query, query_stride, key_cache, key_stride, value_cache, value_stride, tables, table_stride, starts, lengths,
-        out, out_stride, before, counter.ctypes.data, heads, kv_heads, bs, dim, np.float32(scale), window,
-        np.float32(cap), tokens, tag,
-    )  # fmt: skip
-    ir.keep(counter)
-
-
-@njit(cache=True, parallel=True)
+@njit(cache=True, error_model="numpy", parallel=True)
 def _parallel(
     query: Any, query_stride: Any, key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any,
     tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, requests: Any,
@@ -296,8 +280,7 @@ def _parallel(
     for _ in prange(workers):
         _worker(
             query, query_stride, key_cache, key_stride, value_cache, value_stride, tables, table_stride, starts, lengths,
-            out, out_stride, before, address, heads, kv_heads, bs, dim, np.float32(scale), window,
-            np.float32(cap), tokens, tag,
+            out, out_stride, before, address, heads, kv_heads, bs, dim, scale, window, cap, tokens, tag,
         )  # fmt: skip
     ir.keep(counter)
 
@@ -336,15 +319,16 @@ def paged_attention(
     if total == 0 or requests == 0:
         return out
     tokens = max(1, TILE_ROWS // (heads // kv_heads))
-    arguments = (
+    caches = (
         query.data_ptr(), query.stride(0), key_cache.data_ptr(), key_cache.stride(0),
         value_cache.data_ptr(), value_cache.stride(0), block_tables.data_ptr(), block_tables.stride(0),
-        query_start_loc.data_ptr(), seq_lens.data_ptr(), out.data_ptr(), out.stride(0), requests,
-        heads, kv_heads, block_size, dim, float(scale), int(sliding_window), float(soft_cap), tokens, tag,
+        query_start_loc.data_ptr(), seq_lens.data_ptr(), out.data_ptr(), out.stride(0),
     )  # fmt: skip
+    shape = (heads, kv_heads, block_size, dim, np.float32(scale), int(sliding_window), np.float32(soft_cap), tokens, tag)
     workers = threads()
-    if workers == 1 or total * heads * dim < 2048:
-        _serial(*arguments)
+    if workers == 1 or total * heads * dim < _SERIAL_ELEMENTS:
+        before, counter = _count_tiles(query_start_loc.data_ptr(), requests, tokens), np.zeros(1, dtype=np.int64)
+        _worker(*caches, before, counter.ctypes.data, *shape)
     else:
-        _parallel(*arguments, workers)
+        _parallel(*caches, requests, *shape, workers)
     return out

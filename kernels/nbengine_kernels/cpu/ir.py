@@ -207,13 +207,13 @@ def take_ticket(typingctx: Any, counter: Any) -> Any:
 
 
 @intrinsic
-def float_of_bits(typingctx: Any, bits: Any) -> Any:
-    """The float32 that has these 32 bits."""
+def two_to(typingctx: Any, n: Any) -> Any:
+    """2**n for a whole n in [-126, 127], put together from its bits."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        return b.bitcast(args[0], F32)
+        return b.bitcast(b.shl(b.add(b.fptosi(args[0], I32), I32(127)), I32(23)), F32)
 
-    return types.float32(types.int32), codegen
+    return types.float32(types.float32), codegen
 
 
 # ---------------------------------------------------------------------------------------------------- tiles

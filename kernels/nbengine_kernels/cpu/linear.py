@@ -38,7 +38,7 @@ FEW_ROWS = 4
 """Rows up to which the panel kernel beats oneDNN where that has bfloat16 in hardware."""
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _store_tile(
     tile: Any, rows: Any, width: Any, scale: Any, bias: Any, y: Any, y_stride: Any, first: Any, columns: Any, tag: Any
 ) -> None:
@@ -56,7 +56,7 @@ def _store_tile(
             ir.store(target, c, ir.load(row, c, _F32), tag)
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _worker(
     wide: Any, depth: Any, rows: Any, panels: Any, panel_bytes: Any, groups: Any, sums: Any, scale: Any, bias: Any,
     y: Any, y_stride: Any, columns: Any, unit: Any, counter: Any, tag: Any, weight_tag: Any,
@@ -95,7 +95,7 @@ def _worker(
     ir.keep(memory)
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True, error_model="numpy", fastmath=LOOSE)
 def _widen_row(x: Any, inputs: Any, wide: Any, depth: Any, sums: Any, groups: Any, tag: Any) -> None:
     for i in range(inputs):
         ir.store(wide, i, ir.load(x, i, tag), _F32)
@@ -108,7 +108,7 @@ def _widen_row(x: Any, inputs: Any, wide: Any, depth: Any, sums: Any, groups: An
         ir.store(sums, g, total, _F32)
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, error_model="numpy", parallel=True)
 def _linear(
     x: Any, x_stride: Any, rows: Any, inputs: Any, panels: Any, panel_bytes: Any, groups: Any, scale: Any, bias: Any,
     y: Any, y_stride: Any, columns: Any, unit: Any, tag: Any, weight_tag: Any, workers: Any,

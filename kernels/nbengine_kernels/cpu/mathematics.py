@@ -1,6 +1,5 @@
 """Elementary functions that LLVM can vectorise: numba would call libm for each element."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,8 @@ from nbengine_kernels.cpu import ir
 LOOSE = {"nnan", "nsz", "arcp", "contract", "reassoc"}
 """Fast-math flags for sums and products. Infinities keep their meaning."""
 
-inline: Any = njit(inline="always", fastmath=LOOSE)
+# error_model="numpy", here and in every kernel: Python's branches to ZeroDivisionError, and no such loop is vectorised.
+inline: Any = njit(inline="always", fastmath=LOOSE, error_model="numpy")
 
 _LOG2E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693359375)
@@ -29,10 +29,10 @@ def exp(x: Any) -> Any:
     x = n ln 2 + r with |r| <= ln 2 / 2; e**r by a polynomial (the coefficients of Cephes' expf), 2**n by its bits.
     """
     x = min(max(x, _LOWEST), _HIGHEST)
-    n = np.float32(math.floor(x * _LOG2E + _HALF))
+    n = np.floor(x * _LOG2E + _HALF)
     r = x - n * _LN2_HIGH - n * _LN2_LOW
     p = ((((_C7 * r + _C6) * r + _C5) * r + _C4) * r + _C3) * r + _C2
-    return (p * r * r + r + _ONE) * ir.float_of_bits(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))
+    return (p * r * r + r + _ONE) * ir.two_to(n)
 
 
 @inline

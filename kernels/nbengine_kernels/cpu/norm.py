@@ -15,7 +15,7 @@ from nbengine_kernels.reference.norm import rms_norm as reference_rms_norm
 _F32 = FLOAT32
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True, error_model="numpy", fastmath=LOOSE)
 def _rows(
     x: Any, x_stride: Any, residual: Any, residual_stride: Any, weight: Any, y: Any, y_stride: Any,
     total: Any, total_stride: Any, eps: Any, width: Any, first: Any, last: Any, tag: Any, weight_tag: Any,
@@ -46,7 +46,7 @@ def _rows(
     ir.keep(scratch)
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, error_model="numpy", parallel=True)
 def _parallel(
     x: Any, x_stride: Any, residual: Any, residual_stride: Any, weight: Any, y: Any, y_stride: Any,
     total: Any, total_stride: Any, eps: Any, width: Any, rows: Any, tag: Any, weight_tag: Any, workers: Any,

@@ -16,7 +16,7 @@ from nbengine_kernels.reference.rotary import rotary_embedding as reference_rota
 _F32 = FLOAT32
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True, error_model="numpy", fastmath=LOOSE)
 def _turn(heads: Any, count: Any, dim: Any, half: Any, table: Any, buffer: Any, tag: Any, table_tag: Any) -> None:
     """Turn `count` heads of one token by the angles at address `table`."""
     cos, sin, turned = buffer, buffer + half * 4, buffer + half * 8
@@ -35,7 +35,7 @@ def _turn(heads: Any, count: Any, dim: Any, half: Any, table: Any, buffer: Any, 
             ir.store(head, i, ir.load(turned, i, _F32), tag)
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True, error_model="numpy", fastmath=LOOSE)
 def _put(source: Any, cache: Any, block_stride: Any, slot: Any, kv_heads: Any, block_size: Any, row_bytes: Any) -> None:
     """Copy one token's heads into its slot; block_stride in bytes."""
     block, offset = slot // block_size, slot % block_size
@@ -44,7 +44,7 @@ def _put(source: Any, cache: Any, block_stride: Any, slot: Any, kv_heads: Any, b
         ir.copy(target + h * block_size * row_bytes, source + h * row_bytes, row_bytes)
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True, error_model="numpy", fastmath=LOOSE)
 def _tokens(
     positions: Any, wide_positions: Any, query: Any, query_stride: Any, key: Any, key_stride: Any,
     value: Any, value_stride: Any, cos_sin: Any, key_cache: Any, key_block: Any, value_cache: Any, value_block: Any,
@@ -70,7 +70,7 @@ def _tokens(
     ir.keep(scratch)
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, error_model="numpy", parallel=True)
 def _parallel(
     positions: Any, wide_positions: Any, query: Any, query_stride: Any, key: Any, key_stride: Any,
     value: Any, value_stride: Any, cos_sin: Any, key_cache: Any, key_block: Any, value_cache: Any, value_block: Any,

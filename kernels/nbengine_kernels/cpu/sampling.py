@@ -16,7 +16,7 @@ _F32 = FLOAT32
 _INF = np.float32(np.inf)
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True, error_model="numpy", fastmath=LOOSE)
 def _largest(row: Any, width: Any) -> Any:
     top = -_INF
     for v in range(width):
@@ -25,14 +25,14 @@ def _largest(row: Any, width: Any) -> Any:
     return top
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True, error_model="numpy", fastmath=LOOSE)
 def _drop_below(row: Any, width: Any, floor: Any) -> None:
     for v in range(width):
         x = ir.load(row, v, _F32)
         ir.store(row, v, -_INF if x < floor else x, _F32)
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _at_least(row: Any, width: Any, floor: Any) -> Any:
     """The values of a row that are >= floor and finite, in order."""
     count = 0
@@ -50,7 +50,7 @@ def _at_least(row: Any, width: Any, floor: Any) -> Any:
     return values
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _keep_top_k(row: Any, width: Any, k: Any, top: Any) -> None:
     """Widen a band below the maximum until it holds k values, then take the k-th of those."""
     depth = np.float32(4.0)
@@ -64,7 +64,7 @@ def _keep_top_k(row: Any, width: Any, k: Any, top: Any) -> None:
         _drop_below(row, width, np.partition(values, values.shape[0] - k)[values.shape[0] - k])
 
 
-@njit(cache=True, fastmath=LOOSE)
+@njit(cache=True, error_model="numpy", fastmath=LOOSE)
 def _mass(row: Any, width: Any, top: Any) -> Any:
     total = np.float64(0.0)
     for v in range(width):
@@ -72,7 +72,7 @@ def _mass(row: Any, width: Any, top: Any) -> Any:
     return total
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _keep_top_p(row: Any, width: Any, p: Any, top: Any) -> None:
     """Tokens so small that all of them together are within 1 - p go unsorted; the rest is sorted and summed."""
     total = _mass(row, width, top)
@@ -98,7 +98,7 @@ def _keep_top_p(row: Any, width: Any, p: Any, top: Any) -> None:
             ir.store(row, v, -_INF, _F32)
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, error_model="numpy", parallel=True)
 def _filter(logits: Any, rows: Any, width: Any, top_k: Any, top_p: Any, min_p: Any, counter: Any, workers: Any) -> None:
     """Addresses of (R,) int64, float32, float32, or 0 for a filter that is off."""
     for _ in prange(workers):
@@ -119,7 +119,7 @@ def _filter(logits: Any, rows: Any, width: Any, top_k: Any, top_p: Any, min_p: A
                     _keep_top_p(row, width, ir.load(top_p, r, _F32), top)
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, error_model="numpy", parallel=True)
 def _apply_mask(logits: Any, stride: Any, rows: Any, width: Any, mask: Any, mask_stride: Any, workers: Any) -> None:
     words = (width + 31) // 32
     for w in prange(workers):

@@ -45,11 +45,12 @@ export function Menu({ name, label, title, children }: MenuProps): JSX.Element {
   );
 }
 
-/** In a narrow Lab the panel moves to the left as far as it must. */
+/** In a narrow Lab the panel moves to the left as far as it must, and shrinks to fit. */
 function keepInside(panel: HTMLElement | null | undefined): void {
-  const lab = panel?.closest(".nbe-lab");
+  const lab = panel?.closest(".nbe-lab")?.getBoundingClientRect();
   if (!panel || !lab) return;
-  const over = panel.getBoundingClientRect().right - lab.getBoundingClientRect().right + 8;
+  panel.style.maxWidth = `${Math.min(440, lab.width - 16)}px`;
+  const over = panel.getBoundingClientRect().right - lab.right + 8;
   if (over > 0) panel.style.left = `${-over}px`;
 }
 

@@ -64,7 +64,7 @@ function Row({ moment, index }: { moment: Moment; index: number }): JSX.Element 
   const request = state.request(index);
   if (!request) return null;
   const why = reasonLine(moment, request);
-  const ended = request.finishReason;
+  const amount = request.finishReason ?? `${request.computed}/${Math.min(request.numPrompt + request.maxTokens, 99999)}`;
   const classes = ["nbe-row", store.selected === index ? "nbe-sel" : "", store.hovered === index ? "nbe-lit" : ""];
   return (
     <li>
@@ -74,7 +74,7 @@ function Row({ moment, index }: { moment: Moment; index: number }): JSX.Element 
         style={colorStyle(index)}
         data-request={request.id}
         aria-pressed={store.selected === index}
-        aria-label={`${request.id}, ${request.status}, ${request.computed} of ${request.numTokens} tokens computed${why ? `, ${why}` : ""}`}
+        aria-label={`${request.id} ${amount} ${why && `${why} `}, ${request.status}, ${request.computed} of ${request.numTokens} tokens computed`}
         onClick={() => store.select(index)}
         onPointerEnter={() => store.set("hovered", index)}
         onPointerLeave={() => store.set("hovered", -1)}
@@ -87,7 +87,7 @@ function Row({ moment, index }: { moment: Moment; index: number }): JSX.Element 
           {request.status === "preempted" && <b class="nbe-mark" title="preempted">▼</b>}
         </span>
         <Track request={request} />
-        <span class="nbe-mono nbe-amount">{ended ?? `${request.computed}/${Math.min(request.numPrompt + request.maxTokens, 99999)}`}</span>
+        <span class="nbe-mono nbe-amount">{amount}</span>
         {why && <span class="nbe-why">{why}</span>}
       </button>
     </li>
