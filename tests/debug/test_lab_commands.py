@@ -1,4 +1,4 @@
-"""What a person changes by hand in the Lab: breakpoints, limits, requests, tokens. Each is a record."""
+"""What a person changes by hand in the Lab (breakpoints, limits, requests, tokens) is a record and reaches the engine."""
 
 from __future__ import annotations
 

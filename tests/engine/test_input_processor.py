@@ -200,7 +200,7 @@ class TestChat:
             processor().parse_chat([{"role": "user", "content": [{"type": "image"}]}], {})
 
     def test_what_the_template_cannot_render_is_refused(self) -> None:
-        with pytest.raises(InvalidRequestError, match="cannot render.*content"):
+        with pytest.raises(InvalidRequestError, match=r"cannot render.*content"):
             processor().parse_chat([{"role": "user"}], {})
 
 

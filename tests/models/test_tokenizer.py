@@ -38,7 +38,8 @@ CHATS: list[list[dict[str, Any]]] = [
 TEMPLATES = [
     None,
     "{%- for m in messages %}\n  {{ m.role }}: {{ m.content | tojson }}\n{%- endfor %}",
-    "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ m.content }}{% endfor %}{{ bos_token }}{{ eos_token }}",
+    "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ m.content }}{% endfor %}"
+    "{{ bos_token }}{{ eos_token }}",
     "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}{{ tools }}",
     "{{ strftime_now('%Y') if strftime_now is defined else 'never' }}{{ documents is none }}{{ absent }}",
     "{% generation %}{{ messages[0].content }}{% endgeneration %}",
