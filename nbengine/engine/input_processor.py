@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import random
 import time
@@ -53,6 +54,8 @@ class InputProcessor:
         Raises InvalidRequestError for a prompt that cannot run, InvalidParameterError for a parameter that does not suit
         this engine.
         """
+        if not (isinstance(request_id, str) and request_id):
+            raise InvalidRequestError(f"A request id is a non-empty string, got {request_id!r}.")
         parsed = prompt if isinstance(prompt, ParsedPrompt) else self.parse(prompt)
         self._check_length(len(parsed.token_ids))
         self._check_ids("The prompt", parsed.token_ids, InvalidRequestError)
@@ -60,7 +63,7 @@ class InputProcessor:
             request_id=request_id,
             prompt_token_ids=parsed.token_ids,
             sampling_params=self._complete(params, len(parsed.token_ids)),
-            arrival_time=time.monotonic() if arrival_time is None else arrival_time,
+            arrival_time=time.monotonic() if arrival_time is None else _seconds(arrival_time),
             eos_token_id=self._limits.eos_token_id,
             priority=_whole("priority", priority),
             cache_salt=parsed.cache_salt,
@@ -231,6 +234,15 @@ def _whole(what: str, value: Any) -> int:
     try:
         if isinstance(value, bool):
             raise TypeError
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise InvalidRequestError(f"{what} must be a whole number, got {value!r}.") from None
+    if not -(2**63) <= number < 2**63:
+        raise InvalidRequestError(f"{what} must fit 64 bits, got {value!r}.")
+    return number
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidRequestError(f"arrival_time must be a finite number of seconds, got {value!r}.")
+    return float(value)

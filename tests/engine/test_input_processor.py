@@ -92,6 +92,18 @@ class TestPrompts:
         assert process("a", priority=-3).priority == -3
         with pytest.raises(InvalidRequestError, match="priority"):
             process("a", priority=1.5)
+        with pytest.raises(InvalidRequestError, match="priority must fit 64 bits"):
+            process("a", priority=2**70)
+
+    @pytest.mark.parametrize("request_id", [5, "", None])
+    def test_an_id_is_text(self, request_id: Any) -> None:
+        with pytest.raises(InvalidRequestError, match="non-empty string"):
+            processor().process(request_id, "a", SamplingParams())
+
+    @pytest.mark.parametrize("arrival_time", ["now", float("nan"), True])
+    def test_an_arrival_time_is_a_number(self, arrival_time: Any) -> None:
+        with pytest.raises(InvalidRequestError, match="arrival_time"):
+            processor().process("a", "a", SamplingParams(), arrival_time=arrival_time)
 
 
 class TestLength:

@@ -66,10 +66,12 @@ def _ids(lab: Locator, heading: str) -> list[str]:
 
 
 def _computed(lab: Locator) -> dict[str, int]:
-    rows = lab.locator(".nbe-queues [data-request]").evaluate_all("rows => rows.map(r => [r.dataset.request, r.ariaLabel])")
+    rows = lab.locator(".nbe-queues [data-request]").evaluate_all(
+        "rows => rows.map(r => [r.dataset.request, r.querySelector('.nbe-track').ariaLabel])"
+    )
     found: dict[str, int] = {}
     for name, label in rows:
-        parts = re.search(r", (\w+), (\d+) of \d+ tokens computed$", label)
+        parts = re.match(r"(\w+), (\d+) of \d+ tokens computed$", label)
         if parts and parts.group(1) != "finished":
             found[name] = int(parts.group(2))
     return found

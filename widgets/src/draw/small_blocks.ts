@@ -6,38 +6,71 @@ import { cellAt } from "../core/layout";
 import type { BlocksPicture } from "./blocks";
 import type { Theme } from "./theme";
 
+/** What stands on a canvas: of each block its ground and its mark, so that a scrub writes only what has changed. */
+interface Drawn {
+  key: string;
+  theme: Theme;
+  image: ImageData;
+  pixels: Uint32Array;
+  bodies: Uint32Array;
+  marks: Uint32Array;
+}
+
+const onCanvas = new WeakMap<HTMLCanvasElement, Drawn>();
+
 export function drawSmall(g: CanvasRenderingContext2D, picture: BlocksPicture, margin: number): void {
   const { state, layout, theme } = picture;
   const scale = g.getTransform().a;
-  const image = g.createImageData(g.canvas.width, g.canvas.height);
-  const pixels = new Uint32Array(image.data.buffer);
+  const drawn = drawnOn(g, picture, margin);
+  const { pixels, bodies, marks, image } = drawn;
   const paint = inks(theme);
-  const { blocks } = state;
+  const { count, owner: owners, hash, lastOwner, refs } = state.blocks;
   const lit = picture.hovered;
   const size = Math.max(2, Math.round(layout.width * scale));
   const foot = Math.max(1, Math.round(scale));
-  const fill = (left: number, top: number, width: number, height: number, color: number): void => {
-    for (let y = top; y < top + height; y++) {
-      const row = y * image.width;
-      for (let x = row + left; x < row + left + width; x++) pixels[x] = color; // a few pixels: fill() would cost more
-    }
-  };
-  for (let block = 0; block < blocks.count; block++) {
-    const { x, y } = cellAt(layout, block);
-    const [left, top] = [Math.round((x + margin) * scale), Math.round((y + margin) * scale)];
-    const owner = blocks.owner[block];
-    const last = owner < 0 && blocks.hash[block] >= 0 ? blocks.lastOwner[block] : -1;
-    if (block === 0) fill(left, top, size, size, paint.reserved);
+  for (let block = 0; block < count; block++) {
+    const owner = owners[block];
+    const last = owner < 0 && hash[block] >= 0 ? lastOwner[block] : -1;
+    let body = paint.empty;
+    let mark = 0; // a notch above, for shared ones; a foot below, for cached ones
+    if (block === 0) body = paint.reserved;
     else if (owner >= 0) {
-      fill(left, top, size, size, owner === lit ? paint.lit : paint.fills[owner % NUM_COLORS]);
-      if (blocks.refs[block] > 1) fill(left, top, foot, foot, paint.ground);
+      body = owner === lit ? paint.lit : paint.fills[owner % NUM_COLORS];
+      if (refs[block] > 1) mark = paint.ground;
     } else if (last >= 0) {
-      fill(left, top, size, size, paint.tints[last % NUM_COLORS]);
-      fill(left, top + size - foot, size, foot, last === lit ? paint.lit : paint.colors[last % NUM_COLORS]);
-    } else fill(left, top, size, size, paint.empty);
+      body = paint.tints[last % NUM_COLORS];
+      mark = last === lit ? paint.lit : paint.colors[last % NUM_COLORS];
+    }
+    if (bodies[block] === body && marks[block] === mark) continue;
+    bodies[block] = body;
+    marks[block] = mark;
+    const { x, y } = cellAt(layout, block);
+    const at = Math.round((y + margin) * scale) * image.width + Math.round((x + margin) * scale);
+    fill(pixels, image.width, at, size, size, body);
+    if (mark && last < 0) fill(pixels, image.width, at, foot, foot, mark);
+    else if (mark) fill(pixels, image.width, at + (size - foot) * image.width, size, foot, mark);
   }
   g.putImageData(image, 0, 0);
   markTouched(g, picture, margin);
+}
+
+function fill(pixels: Uint32Array, stride: number, at: number, width: number, height: number, color: number): void {
+  for (let row = at; row < at + height * stride; row += stride) {
+    for (let x = row; x < row + width; x++) pixels[x] = color; // a few pixels: fill() would cost more
+  }
+}
+
+function drawnOn(g: CanvasRenderingContext2D, { state, layout, theme }: BlocksPicture, margin: number): Drawn {
+  const { width, height } = g.canvas;
+  const { count } = state.blocks;
+  const key = [width, height, count, layout.columns, layout.width, layout.gap, margin].join();
+  const known = onCanvas.get(g.canvas);
+  if (known?.key === key && known.theme === theme) return known;
+  const image = g.createImageData(width, height);
+  const pixels = new Uint32Array(image.data.buffer);
+  const drawn = { key, theme, image, pixels, bodies: new Uint32Array(count), marks: new Uint32Array(count) };
+  onCanvas.set(g.canvas, drawn);
+  return drawn;
 }
 
 function markTouched(g: CanvasRenderingContext2D, { state, layout, theme }: BlocksPicture, margin: number): void {

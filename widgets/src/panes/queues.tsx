@@ -74,7 +74,6 @@ function Row({ moment, index }: { moment: Moment; index: number }): JSX.Element 
         style={colorStyle(index)}
         data-request={request.id}
         aria-pressed={store.selected === index}
-        aria-label={`${request.id} ${amount} ${why && `${why} `}, ${request.status}, ${request.computed} of ${request.numTokens} tokens computed`}
         onClick={() => store.select(index)}
         onPointerEnter={() => store.set("hovered", index)}
         onPointerLeave={() => store.set("hovered", -1)}
@@ -108,7 +107,8 @@ function Track({ request }: { request: Request }): JSX.Element {
     "--known": share(request.numTokens),
     "--prompt": share(request.numPrompt),
   };
-  return <span class="nbe-track" aria-hidden="true" style={style} />;
+  const said = `${request.status}, ${request.computed} of ${request.numTokens} tokens computed`;
+  return <span class="nbe-track" role="img" aria-label={said} style={style} />;
 }
 
 function reasonLine({ decisions }: Moment, request: Request): string {

@@ -98,7 +98,7 @@ function Chip({ moment: { store, state } }: { moment: Moment }): JSX.Element | n
     return <span class="nbe-chip" title={text}>{text}</span>;
   }
   if (store.isRecording) return <span class="nbe-chip nbe-quiet">recording</span>;
-  if (status.state === "idle") return <span class="nbe-chip nbe-quiet">idle</span>;
+  if (status.state === "idle") return <span class={`nbe-chip ${status.reason ? "" : "nbe-quiet"}`} title={status.reason}>{status.reason || "idle"}</span>;
   if (status.state !== "running") return null;
   return <span class="nbe-chip nbe-quiet">{status.busy ? "running; controls arrive at the next phase" : "running"}</span>;
 }
