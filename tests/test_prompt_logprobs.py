@@ -90,6 +90,19 @@ def test_a_stream_of_deltas_has_them_once(tiny_model: TinyModel) -> None:
     engine.shutdown()
 
 
+def test_deltas_that_nobody_took_in_time_keep_them(tiny_model: TinyModel) -> None:
+    with make(tiny_model("llama")) as llm:
+        engine = llm.llm_engine
+        params = SamplingParams(
+            max_tokens=4, seed=1, prompt_logprobs=1, output_kind=RequestOutputKind.DELTA, ignore_eos=True
+        )
+        engine.add_request("a", [5, 6, 7], params)
+        while engine.has_unfinished_requests():
+            engine.advance()
+        (output,) = engine.take_outputs()
+        assert len(output.outputs[0].token_ids) == 4 and output.prompt_logprobs is not None
+
+
 def test_a_prompt_of_one_token_has_one_empty_place(tiny_model: TinyModel) -> None:
     with make(tiny_model("llama")) as llm:
         params = SamplingParams(max_tokens=1, prompt_logprobs=3, seed=1)

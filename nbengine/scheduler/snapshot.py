@@ -21,7 +21,7 @@ from nbengine.scheduler.request_queue import RequestQueue
 if TYPE_CHECKING:
     from nbengine.scheduler.scheduler import Scheduler
 
-_GROWING = ("token_ids", "block_ids", "block_hashes")
+_GROWING = ("token_ids", "block_ids", "block_hashes", "prompt_logprobs")
 _PLAIN = tuple(name for name in Request.__slots__ if name not in _GROWING)
 _COUNTERS = ("pause_state", "step", "num_preemptions", "preempted_since_update", "has_backlog", "budget_in_flight")
 

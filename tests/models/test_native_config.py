@@ -40,6 +40,12 @@ HAND_READ: dict[str, dict[str, Any]] = {
     "mistral with a window": {"model_type": "mistral", "sliding_window": 11},
     "mistral without": {"model_type": "mistral", "sliding_window": None, "head_dim": 16},
     "qwen2": {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 7, "max_window_layers": 1},
+    "a window that is switched off": {
+        "model_type": "qwen2",
+        "use_sliding_window": False,
+        "sliding_window": 7,
+        "layer_types": ["sliding_attention"] * 3,
+    },
     "qwen3": {"model_type": "qwen3", "use_sliding_window": False, "sliding_window": None, "head_dim": 16},
 }
 LEFT_TO_TRANSFORMERS: dict[str, dict[str, Any]] = {

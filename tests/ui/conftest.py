@@ -14,7 +14,7 @@ from tests.ui.lab_server import LabPage, LabServer, chromium_path, launch
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # Playwright's sync API holds the thread's event loop: no longer than this folder
 def browser() -> Iterator[Browser]:
     if chromium_path() is None:
         pytest.skip("needs Chromium: apt-get install chromium")
