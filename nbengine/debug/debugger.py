@@ -336,6 +336,13 @@ class Debugger:
             self._lab = display.make_lab(self._source)
         return self._lab
 
+    def watch(self) -> Any:
+        """The moment as a plain table in one output that follows the engine: where a host shows no widgets.
+
+        `.close()` ends that. Raises NBEngineError without nbengine_widgets.
+        """
+        return display.plain_view(self._source)
+
     def _status_changed(self) -> None:
         if self._lab is not None:
             self._lab.status_changed()

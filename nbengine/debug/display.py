@@ -26,6 +26,11 @@ def make_lab(source: Any) -> Any:
     return _widgets().Lab(source)
 
 
+def plain_view(source: Any) -> Any:
+    """One output of the cell that is updated, without widgets. Raises NBEngineError without nbengine_widgets."""
+    return importlib.import_module(".plain", _widgets().__name__).PlainView(source)
+
+
 def static_page(records: Sequence[bytes], *, title: str = "nbengine Lab") -> str:
     """One HTML page with the Lab and these records in it. Raises NBEngineError without the widgets."""
     page: str = _widgets().page_html(list(records), title=title)
