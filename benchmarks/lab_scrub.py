@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -66,7 +65,7 @@ def main() -> None:
     result = run(options.blocks, options.requests, options.steps, options.frames)
     for name in ("near", "jumps"):
         print(f"{name:>6}: " + ", ".join(f"{key} {value} ms" for key, value in result[name].items()))
-    print(f"open {result['open_s']} s, {result['dom_nodes']} DOM nodes; the aim is a median under {TARGET_MS:g} ms a frame")
+    print(f"open {result['open_s']} s, {result['dom_nodes']} DOM nodes; the aim is {TARGET_MS:g} ms for 95 of 100 frames")
     print(json.dumps(result))
 
 
@@ -99,7 +98,7 @@ def run(blocks: int, requests: int, steps: int, frames: int) -> dict[str, Any]:
             "jumps": measure(page, [(i * 7919) % steps for i in range(frames)]),
         }
         browser.close()
-    result["within_aim"] = statistics.fmean([result["near"]["median"], result["jumps"]["median"]]) < TARGET_MS
+    result["within_aim"] = max(result["near"]["p95"], result["jumps"]["p95"]) < TARGET_MS
     return result
 
 

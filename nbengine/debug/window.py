@@ -158,7 +158,8 @@ class Window:
         if (self.mover.is_driving or self.mover.is_playing or self.core.in_step) and self.core.has_unfinished_requests():
             return "running", ""
         stopped = self.mover.stopped
-        return "idle", str(stopped) if stopped is not None and stopped.step == self.core.step_count else ""
+        here = (self.core.step_count, str(self.core.next_phase))
+        return "idle", str(stopped) if stopped is not None and (stopped.step, stopped.phase) == here else ""
 
     def snapshot_bundle(self) -> dict[str, Any]:
         from nbengine.debug.plots import overview_png

@@ -177,3 +177,11 @@ def test_after_a_reset_steps_are_counted_on() -> None:
     outputs = dbg.core.update()
     assert plan.step == outputs.step == 2 and dbg.core.step_count == 3
     assert [step.step for step in dbg.records if step.updated] == [0, 1, 2]
+
+
+def test_why_it_stands_is_told_as_long_as_it_stands_there() -> None:
+    dbg = make()
+    dbg.step(2)
+    assert dbg.state() == ("idle", "2 steps done")
+    dbg.schedule()
+    assert dbg.state() == ("idle", "")

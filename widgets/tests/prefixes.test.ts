@@ -37,6 +37,21 @@ describe("the prefix tree", () => {
     for (const [i, child] of fork.children.entries()) expect(state.request(child.ends[0])!.blockIds.slice(0, 3)).toEqual([...shared, parted[i]]);
   });
 
+  it("knows from the block operations alone what each hash continues", () => {
+    const fresh = new Fold();
+    for (const record of story.records.map(bytesOfBase64)) {
+      if (new TextDecoder("latin1").decode(record.subarray(0, 16)).includes("keyframe")) break;
+      fresh.push(record);
+    }
+    const { blocks, requests } = fresh.live;
+    const tables = requests.flatMap((request) => (request && request.blockIds.length > 1 ? [request.blockIds] : []));
+    expect(tables.length).toBeGreaterThan(2);
+    for (const table of tables) {
+      const hashes = table.map((block) => blocks.hash[block]).filter((hash) => hash >= 0);
+      expect(hashes.map((hash) => blocks.parents.get(hash))).toEqual([-1, ...hashes.slice(0, -1)]);
+    }
+  });
+
   it("says of a rest whose beginning was evicted that it cannot be found", () => {
     const { roots } = at(12);
     expect(roots.some((branch) => branch.lost)).toBe(false);
