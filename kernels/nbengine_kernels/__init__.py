@@ -4,11 +4,14 @@
 one. Importing this package imports neither numba nor Triton: a dialect is loaded when it is asked for.
 """
 
-from nbengine_kernels.dispatch import DIALECTS, Kernels, LinearOperator, available_dialects, kernels_for
+from nbengine_kernels.decoder import DecoderLayer, DecoderSizes, LinearOperator
+from nbengine_kernels.dispatch import DIALECTS, Kernels, available_dialects, kernels_for
 from nbengine_kernels.rotary_table import build_rotary_table, rotary_frequencies
 
 __all__ = [
     "DIALECTS",
+    "DecoderLayer",
+    "DecoderSizes",
     "Kernels",
     "LinearOperator",
     "available_dialects",

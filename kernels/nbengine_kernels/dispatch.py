@@ -3,23 +3,17 @@
 import importlib
 import importlib.util
 import warnings
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol, cast, overload
 
 import torch
 from torch import Tensor
 
+from nbengine_kernels.decoder import DecoderLayer, DecoderSizes, FusedDecoder, LinearOperator
+
 DIALECTS = ("reference", "cpu", "gpu")
 _NEEDS = {"reference": "torch", "cpu": "numba", "gpu": "triton"}
 _warned: set[str] = set()
-
-
-class LinearOperator(Protocol):
-    """What `PackedLinear(weight, bias, quantization=...)` gives: `y = x @ weight.T + bias`."""
-
-    in_features: int
-    out_features: int
-
-    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor: ...
 
 
 class _MakesLinear(Protocol):
@@ -33,6 +27,10 @@ class Kernels(Protocol):
 
     @property
     def PackedLinear(self) -> _MakesLinear: ...
+
+    def fuse_decoder(
+        self, layers: Sequence[DecoderLayer], sizes: DecoderSizes, cos_sin: Tensor, final_norm: Tensor, head: LinearOperator
+    ) -> FusedDecoder | None: ...
 
     def paged_attention(
         self,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from nbengine_kernels import Kernels, LinearOperator, build_rotary_table
+from nbengine_kernels import DecoderLayer, DecoderSizes, Kernels, LinearOperator, build_rotary_table
 from torch import Tensor
 from torch.nn.functional import embedding
 
@@ -89,20 +89,6 @@ def _windows(config: Any) -> tuple[int, ...]:
     return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
 
 
-@dataclass(slots=True)
-class _Layer:
-    input_norm: Tensor  # (C,)
-    post_norm: Tensor  # (C,)
-    qkv: LinearOperator  # (C) -> ((H + 2 Hkv) D)
-    output: LinearOperator  # (H D) -> (C)
-    gate_up: LinearOperator  # (C) -> (2 F)
-    down: LinearOperator  # (F) -> (C)
-    window: int
-    rotary: bool
-    query_norm: Tensor | None = None  # (D,)
-    key_norm: Tensor | None = None  # (D,)
-
-
 class DecoderModel:
     """Weights in the form that the kernels like best, and the forward pass. Satisfies PagedModel."""
 
@@ -131,6 +117,8 @@ class DecoderModel:
         self._layers = [self._make_layer(take, index) for index in range(shape.num_layers)]
         self._final_norm = take("model.norm.weight").clone()
         self._head = kernels.PackedLinear(self._embedding if shape.tied_head else take("lm_head.weight").clone())
+        sizes = DecoderSizes(shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.norm_eps, self._scale)
+        self._fused = kernels.fuse_decoder(self._layers, sizes, self._cos_sin, self._final_norm, self._head)
 
     @property
     def kv_shapes(self) -> list[KVShape]:
@@ -140,6 +128,8 @@ class DecoderModel:
         """See PagedModel.forward."""
         kernels, eps = self.kernels, self.shape.norm_eps
         residual = embedding(batch.token_ids, self._embedding)  # (T, C), added to in place
+        if self._fused is not None and self._fused.suits(residual.shape[0]):
+            return self._fused.forward(residual, batch, caches, num_layers)
         delta: Tensor | None = None  # (T, C), what the last block adds; each norm may overwrite it
         for layer, cache in zip(self._layers[:num_layers], caches):
             if delta is None:
@@ -154,7 +144,7 @@ class DecoderModel:
         x, _ = kernels.rms_norm(delta[rows], self._final_norm, eps, residual[rows])  # (S, C)
         return self._head(x).float()  # (S, V)
 
-    def _attend(self, layer: _Layer, cache: LayerCache, batch: FlatBatch, x: Tensor) -> Tensor:
+    def _attend(self, layer: DecoderLayer, cache: LayerCache, batch: FlatBatch, x: Tensor) -> Tensor:
         """x: (T, C). Returns (T, H D)."""
         shape, kernels = self.shape, self.kernels
         tokens, heads, kv_heads, dim = x.shape[0], shape.num_heads, shape.num_kv_heads, shape.head_dim
@@ -163,9 +153,11 @@ class DecoderModel:
         if layer.query_norm is not None and layer.key_norm is not None:
             query = kernels.rms_norm(query.reshape(-1, dim), layer.query_norm, shape.norm_eps).view(tokens, heads, dim)
             key = kernels.rms_norm(key.reshape(-1, dim), layer.key_norm, shape.norm_eps).view(tokens, kv_heads, dim)
+        place = (cache.key, cache.value, batch.slot_mapping)
         if layer.rotary:
-            kernels.rotary_embedding(batch.positions, query, key, self._cos_sin)
-        kernels.write_kv(key, value, cache.key, cache.value, batch.slot_mapping)
+            kernels.rotary_write_kv(batch.positions, query, key, value, self._cos_sin, *place)
+        else:
+            kernels.write_kv(key, value, *place)
         attended = kernels.paged_attention(
             query,
             cache.key,
@@ -178,10 +170,10 @@ class DecoderModel:
         )
         return attended.view(tokens, heads * dim)
 
-    def _make_layer(self, take: TakeWeight, index: int) -> _Layer:
+    def _make_layer(self, take: TakeWeight, index: int) -> DecoderLayer:
         shape, prefix = self.shape, f"model.layers.{index}."
         attention, mlp = prefix + "self_attn.", prefix + "mlp."
-        return _Layer(
+        return DecoderLayer(
             input_norm=take(prefix + "input_layernorm.weight").clone(),
             post_norm=take(prefix + "post_attention_layernorm.weight").clone(),
             qkv=self._fuse(take, [attention + name for name in ("q_proj", "k_proj", "v_proj")], shape.qkv_bias),

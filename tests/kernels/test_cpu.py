@@ -120,7 +120,7 @@ def test_a_second_process_finds_the_compiled_kernels(kernels: Kernels) -> None:
     kernels.rms_norm(x, x[0], 1e-5)
     code = (
         "import torch; from nbengine_kernels import cpu; from nbengine_kernels.cpu import norm; x = torch.ones(2, 32);"
-        "cpu.rms_norm(x, x[0], 1e-5); s = norm._rows.stats;"
+        "cpu.rms_norm(x, x[0], 1e-5); s = norm.norm_rows.stats;"
         "print(sum(s.cache_hits.values()), sum(s.cache_misses.values()))"
     )
     began = time.perf_counter()

@@ -112,11 +112,17 @@ def test_a_failed_step_can_be_run_again(
     def fail(*_: object, **__: object) -> None:
         raise error("injected")
 
+    forward = rig.model.forward
+
+    def fail_late(*args: Any, **options: Any) -> None:
+        forward(*args, **options)  # the KV cache is written
+        fail()
+
     with monkeypatch.context() as patch:
         if where == "forward":
             patch.setattr(rig.model, "forward", fail)
         elif where == "late in forward":
-            patch.setattr(rig.model, "_head", fail)
+            patch.setattr(rig.model, "forward", fail_late)
         elif where == "sample":
             patch.setattr(rig.runner._sampler, "sample", fail)
         else:

@@ -19,6 +19,7 @@ if importlib.util.find_spec("numba") is None:
     from nbengine_kernels.reference import (
         PackedLinear,
         apply_grammar_bitmask,
+        fuse_decoder,
         gelu_and_mul,
         paged_attention,
         rms_norm,
@@ -39,11 +40,13 @@ else:
         from nbengine_kernels.cpu.norm import rms_norm  # type: ignore[no-redef]
         from nbengine_kernels.cpu.rotary import rotary_embedding, rotary_write_kv, write_kv
         from nbengine_kernels.cpu.sampling import apply_grammar_bitmask, sample_filter, top_k_top_p_min_p
+        from nbengine_kernels.cpu.stack import fuse_decoder
 
 __all__ = [
     "PackedLinear",
     "apply_grammar_bitmask",
     "build_rotary_table",
+    "fuse_decoder",
     "gelu_and_mul",
     "paged_attention",
     "rms_norm",

@@ -12,30 +12,33 @@ from nbengine_kernels.cpu.mathematics import LOOSE, erf, sigmoid, tanh
 from nbengine_kernels.cpu.runtime import rows_of, tag_of, workers_for
 from nbengine_kernels.reference import activation as reference
 
-_SILU, _GELU, _GELU_TANH = 0, 1, 2
+SILU, _GELU, _GELU_TANH = 0, 1, 2
 _HALF, _ONE = np.float32(0.5), np.float32(1.0)
 _SQRT_HALF = np.float32(0.7071067811865476)
 _SQRT_2_OVER_PI, _CUBE = np.float32(0.7978845608028654), np.float32(0.044715)
 
 
 @njit(cache=True, error_model="numpy", fastmath=LOOSE)
-def _rows(x: Any, x_stride: Any, y: Any, y_stride: Any, width: Any, kind: Any, first: Any, last: Any, tag: Any) -> None:
+def gated_rows(
+    x: Any, x_stride: Any, y: Any, y_stride: Any, width: Any, kind: Any, first: Any, last: Any, tag: Any, y_tag: Any
+) -> None:
+    """Rows first..last of x (rows, 2 width) by `tag`; y is rounded to `tag`, kept as `y_tag`."""
     for r in range(first, last):
         gate = x + r * x_stride * ir.size(tag)
-        up, target = gate + width * ir.size(tag), y + r * y_stride * ir.size(tag)
-        if kind == _SILU:
+        up, target = gate + width * ir.size(tag), y + r * y_stride * ir.size(y_tag)
+        if kind == SILU:
             for c in range(width):
                 g = ir.load(gate, c, tag)
-                ir.store(target, c, g * sigmoid(g) * ir.load(up, c, tag), tag)
+                ir.store(target, c, ir.rounded(g * sigmoid(g) * ir.load(up, c, tag), tag), y_tag)
         elif kind == _GELU:
             for c in range(width):
                 g = ir.load(gate, c, tag)
-                ir.store(target, c, _HALF * g * (_ONE + erf(g * _SQRT_HALF)) * ir.load(up, c, tag), tag)
+                ir.store(target, c, ir.rounded(_HALF * g * (_ONE + erf(g * _SQRT_HALF)) * ir.load(up, c, tag), tag), y_tag)
         else:
             for c in range(width):
                 g = ir.load(gate, c, tag)
                 inner = _SQRT_2_OVER_PI * (g + _CUBE * g * g * g)
-                ir.store(target, c, _HALF * g * (_ONE + tanh(inner)) * ir.load(up, c, tag), tag)
+                ir.store(target, c, ir.rounded(_HALF * g * (_ONE + tanh(inner)) * ir.load(up, c, tag), tag), y_tag)
 
 
 @njit(cache=True, error_model="numpy", parallel=True)
@@ -43,7 +46,7 @@ def _parallel(
     x: Any, x_stride: Any, y: Any, y_stride: Any, width: Any, kind: Any, rows: Any, tag: Any, workers: Any
 ) -> None:
     for w in prange(workers):
-        _rows(x, x_stride, y, y_stride, width, kind, rows * w // workers, rows * (w + 1) // workers, tag)
+        gated_rows(x, x_stride, y, y_stride, width, kind, rows * w // workers, rows * (w + 1) // workers, tag, tag)
 
 
 def _run(x: Tensor, out: Tensor | None, kind: int) -> Tensor | None:
@@ -55,7 +58,7 @@ def _run(x: Tensor, out: Tensor | None, kind: int) -> Tensor | None:
     y = torch.empty((rows, width), dtype=x.dtype) if out is None else out
     workers = workers_for(rows * width * 4)
     if workers == 1:
-        _rows(x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0), width, kind, 0, rows, tag)
+        gated_rows(x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0), width, kind, 0, rows, tag, tag)
     else:
         _parallel(x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0), width, kind, rows, tag, workers)
     return y
@@ -63,7 +66,7 @@ def _run(x: Tensor, out: Tensor | None, kind: int) -> Tensor | None:
 
 def silu_and_mul(x: Tensor, out: Tensor | None = None) -> Tensor:
     """As `reference.silu_and_mul`; float32 and bfloat16 here, other dtypes and strides there."""
-    y = _run(x, out, _SILU)
+    y = _run(x, out, SILU)
     return reference.silu_and_mul(x, out) if y is None else y
 
 

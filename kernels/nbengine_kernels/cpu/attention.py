@@ -208,18 +208,18 @@ def _attend(
 
 
 @njit(cache=True, error_model="numpy")
-def _worker(
+def attend_pieces(
     query: Any, query_stride: Any, key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any,
     tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, before: Any, counter: Any,
-    heads: Any, kv_heads: Any, bs: Any, dim: Any, scale: Any, window: Any, cap: Any, tokens: Any, tag: Any,
+    heads: Any, kv_heads: Any, bs: Any, dim: Any, scale: Any, window: Any, cap: Any, tokens: Any, tag: Any, out_tag: Any,
+    memory: Any,
 ) -> None:  # fmt: skip
-    """Draw pieces until none is left."""
+    """Draw pieces until none is left. memory: `scratch_floats` zeros. out is rounded to `tag`, kept as `out_tag`."""
     group = heads // kv_heads
     requests = before.shape[0] - 1
     tiles = before[requests]
     room = max(np.int64(TILE_ROWS), group) + 6
-    memory = np.zeros(room * (2 * dim + 2 + TILE_KEYS) + TILE_KEYS * 2 * dim + 64, dtype=np.float32)
-    q = (memory.ctypes.data + 63) // 64 * 64
+    q = (memory + 63) // 64 * 64
     o = q + room * dim * 4
     tops = o + room * dim * 4
     sums = tops + room * 4
@@ -248,17 +248,24 @@ def _worker(
             tables + r * table_stride * 4, bs, window, cap, tag, scratch, room, o, tops, sums,
         )  # fmt: skip
         for t in range(n):
-            target = out + ((first + t) * out_stride + head * group * dim) * ir.size(tag)
+            target = out + ((first + t) * out_stride + head * group * dim) * ir.size(out_tag)
             for g in range(group):
                 row = t * group + g
                 share = _ONE / ir.load(sums, row, _F32)
                 for d in range(dim):
-                    ir.store(target, g * dim + d, ir.load(o, row * dim + d, _F32) * share, tag)
-    ir.keep(memory)
+                    ir.store(target, g * dim + d, ir.rounded(ir.load(o, row * dim + d, _F32) * share, tag), out_tag)
+        ir.finish_ticket(counter)
 
 
 @njit(cache=True, error_model="numpy")
-def _count_tiles(starts: Any, requests: Any, tokens: Any) -> Any:
+def scratch_floats(heads: Any, kv_heads: Any, dim: Any) -> Any:
+    """How much memory of its own a thread needs."""
+    room = max(np.int64(TILE_ROWS), heads // kv_heads) + 6
+    return room * (2 * dim + 2 + TILE_KEYS) + TILE_KEYS * 2 * dim + 64
+
+
+@njit(cache=True, error_model="numpy")
+def count_tiles(starts: Any, requests: Any, tokens: Any) -> Any:
     """Query tiles before each request, and in all."""
     before = np.empty(requests + 1, dtype=np.int64)
     before[0] = 0
@@ -274,14 +281,17 @@ def _parallel(
     tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, requests: Any,
     heads: Any, kv_heads: Any, bs: Any, dim: Any, scale: Any, window: Any, cap: Any, tokens: Any, tag: Any, workers: Any,
 ) -> None:  # fmt: skip
-    before = _count_tiles(starts, requests, tokens)
-    counter = np.zeros(1, dtype=np.int64)
+    before = count_tiles(starts, requests, tokens)
+    counter = np.zeros(ir.COUNTER_BYTES // 8, dtype=np.int64)
     address = counter.ctypes.data
-    for _ in prange(workers):
-        _worker(
+    memory = np.zeros((workers, scratch_floats(heads, kv_heads, dim)), dtype=np.float32)
+    for w in prange(workers):
+        attend_pieces(
             query, query_stride, key_cache, key_stride, value_cache, value_stride, tables, table_stride, starts, lengths,
-            out, out_stride, before, address, heads, kv_heads, bs, dim, scale, window, cap, tokens, tag,
+            out, out_stride, before, address, heads, kv_heads, bs, dim, scale, window, cap, tokens, tag, tag,
+            memory[w].ctypes.data,
         )  # fmt: skip
+    ir.keep(memory)
     ir.keep(counter)
 
 
@@ -327,8 +337,10 @@ def paged_attention(
     shape = (heads, kv_heads, block_size, dim, np.float32(scale), int(sliding_window), np.float32(soft_cap), tokens, tag)
     workers = threads()
     if workers == 1 or total * heads * dim < _SERIAL_ELEMENTS:
-        before, counter = _count_tiles(query_start_loc.data_ptr(), requests, tokens), np.zeros(1, dtype=np.int64)
-        _worker(*caches, before, counter.ctypes.data, *shape)
+        before = count_tiles(query_start_loc.data_ptr(), requests, tokens)
+        counter = np.zeros(ir.COUNTER_BYTES // 8, np.int64)
+        memory = np.zeros(scratch_floats(heads, kv_heads, dim), np.float32)
+        attend_pieces(*caches, before, counter.ctypes.data, *shape, tag, memory.ctypes.data)
     else:
         _parallel(*caches, requests, *shape, workers)
     return out

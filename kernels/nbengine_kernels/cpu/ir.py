@@ -7,6 +7,8 @@ The tiles hold their accumulators in registers. A product's sum over k runs in o
 element, so a row's result does not depend on how many other rows are computed with it.
 """
 
+import os
+import platform
 from typing import Any
 
 from llvmlite import ir
@@ -18,6 +20,10 @@ I8, I16, I32, I64, F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntTy
 FAST = ("contract", "nsz", "reassoc")
 LANES = 16
 """Columns of a tile. LLVM splits a vector of 16 floats into the registers that the machine has."""
+DONE = 64  # bytes from a counter of drawn units to that of units done, in a cache line of its own
+COUNTER_BYTES = 128
+SPINS = 1024  # looks at a counter between two offers of the core; a power of two
+_PAUSE = "llvm.x86.sse2.pause" if platform.machine() in ("x86_64", "AMD64") else None
 
 
 def _is_bf16(tag: Any) -> bool:
@@ -204,6 +210,48 @@ def take_ticket(typingctx: Any, counter: Any) -> Any:
         return b.atomic_rmw("add", b.inttoptr(args[0], I64.as_pointer()), I64(1), "monotonic")
 
     return types.int64(types.int64), codegen
+
+
+@intrinsic
+def finish_ticket(typingctx: Any, counter: Any) -> Any:
+    """Say that a drawn unit is done: what was written before is seen by whoever `wait_finished` lets go on."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        done = b.inttoptr(b.add(args[0], I64(DONE)), I64.as_pointer())
+        b.atomic_rmw("add", done, I64(1), "acq_rel")
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def wait_finished(typingctx: Any, counter: Any, units: Any) -> Any:
+    """Wait until `units` units of the counter are done; now and then offer the core to whoever wants it."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        done = b.inttoptr(b.add(args[0], I64(DONE)), I64.as_pointer())
+        before = b.block
+        head, again, offer, after = (b.append_basic_block(name) for name in ("head", "again", "offer", "after"))
+        b.branch(head)
+        b.position_at_end(head)
+        turn = b.phi(I64)
+        turn.add_incoming(I64(1), before)
+        b.cbranch(b.icmp_signed("<", b.load_atomic(done, "acquire", 8), args[1]), again, after)
+        b.position_at_end(again)
+        if _PAUSE:
+            b.call(get_or_insert_function(b.module, ir.FunctionType(ir.VoidType(), []), _PAUSE), [])
+        following = b.add(turn, I64(1))
+        turn.add_incoming(following, again)
+        b.cbranch(b.icmp_unsigned("==", b.and_(turn, I64(SPINS - 1)), I64(0)), offer, head)
+        b.position_at_end(offer)
+        if os.name == "posix":
+            b.call(get_or_insert_function(b.module, ir.FunctionType(I32, []), "sched_yield"), [])
+        turn.add_incoming(following, offer)
+        b.branch(head)
+        b.position_at_end(after)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
 
 
 @intrinsic

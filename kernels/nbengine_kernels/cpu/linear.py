@@ -1,11 +1,11 @@
 """Linear layers, packed once into panels (see `panels`), multiplied by one kernel for every row count.
 
 For one row the kernel reads the weight once, in order, at memory speed; for more it widens each weight in registers and
-uses it for four rows. Where oneDNN multiplies faster (bfloat16 in hardware from `FEW_ROWS` rows on; float32 with AVX-512)
-oneDNN's own packing serves instead; the bfloat16 one is made at the first such call, so a process that decodes a single
-request never pays for it.
+uses it for four rows. Where the processor multiplies bfloat16 itself, oneDNN is faster from `FEW_ROWS` rows on: its own
+packing is made at the first such call, so a process that decodes a single request never pays for it.
 """
 
+import sys
 from functools import cache
 from typing import Any, Literal
 
@@ -57,7 +57,7 @@ def _store_tile(
 
 
 @njit(cache=True, error_model="numpy")
-def _worker(
+def multiply_units(
     wide: Any, depth: Any, rows: Any, panels: Any, panel_bytes: Any, groups: Any, sums: Any, scale: Any, bias: Any,
     y: Any, y_stride: Any, columns: Any, unit: Any, counter: Any, tag: Any, weight_tag: Any,
 ) -> None:  # fmt: skip
@@ -92,6 +92,7 @@ def _worker(
                 _store_tile(tile, n, step * WIDTH, outer, bias, out, y_stride, p * WIDTH, columns, tag)
                 p += step
             r += n
+        ir.finish_ticket(counter)
     ir.keep(memory)
 
 
@@ -101,6 +102,12 @@ def _widen_row(x: Any, inputs: Any, wide: Any, depth: Any, sums: Any, groups: An
         ir.store(wide, i, ir.load(x, i, tag), _F32)
     for i in range(inputs, depth):
         ir.store(wide, i, np.float32(0.0), _F32)
+    group_sums(wide, sums, groups)
+
+
+@njit(cache=True, error_model="numpy", fastmath=LOOSE)
+def group_sums(wide: Any, sums: Any, groups: Any) -> None:
+    """What int4's offsets are multiplied by: the sum of each group of inputs of one row."""
     for g in range(groups):
         total = np.float32(0.0)
         for i in range(g * INT4_GROUP, (g + 1) * INT4_GROUP):
@@ -120,10 +127,10 @@ def _linear(
     for r in range(rows):
         source = x + r * x_stride * ir.size(tag)
         _widen_row(source, inputs, wide + r * depth * 4, depth, sums + r * groups * 4, groups, tag)
-    counter = np.zeros(1, dtype=np.int64)
+    counter = np.zeros(ir.COUNTER_BYTES // 8, dtype=np.int64)
     address = counter.ctypes.data
     for _ in prange(workers):
-        _worker(
+        multiply_units(
             wide, depth, rows, panels, panel_bytes, groups, sums, scale, bias, y, y_stride, columns, unit, address,
             tag, weight_tag,
         )  # fmt: skip
@@ -132,12 +139,9 @@ def _linear(
 
 
 @cache
-def _onednn_is_faster(dtype: torch.dtype) -> bool:
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return False
-    if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return torch.backends.cpu.get_cpu_capability() not in ("AVX2", "DEFAULT")
+def _multiplies_bfloat16() -> bool:
+    available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return bool(available and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class PackedLinear:
@@ -160,10 +164,12 @@ class PackedLinear:
         self._scale: Tensor | None = None
         self._onednn: Tensor | None = None
         self._plain: Tensor | None = None
-        self._weight_tag: Any = _F32
+        self.weight_tag: Any = _F32
+        self._pack(weight.detach())
+        onednn = quantization is None and self.dtype == torch.bfloat16 and _multiplies_bfloat16()
+        self.most_rows = FEW_ROWS if onednn else sys.maxsize  # rows up to which the panel kernel serves
         self._arguments: tuple[int, ...] = ()
         self._unit = 0
-        self._pack(weight.detach())
         panels = self._panels
         if panels is not None:
             count = panels.shape[0]
@@ -175,11 +181,18 @@ class PackedLinear:
             )  # fmt: skip
             self._unit = 2 if count <= 256 else 8  # small matrices: fine shares; large ones: fewer draws
 
+    @property
+    def in_panels(self) -> bool:
+        return self._panels is not None
+
+    def record(self) -> tuple[int, ...]:
+        """Address and numbers of the panels, as `stack.MATRIX` has them."""
+        return (*self._arguments, self.in_features, self.out_features, self._unit)
+
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """x: (M, I), rows may be strided. Returns (M, O) in x's dtype, in `out` where that is given."""
         rows, tag = x.shape[0], tag_of(x)
-        many = self.quantization is None and self.dtype == torch.bfloat16 and rows > FEW_ROWS
-        if self._panels is not None and tag is not None and not (many and _onednn_is_faster(torch.bfloat16)):
+        if self._panels is not None and tag is not None and rows <= self.most_rows:
             return self._from_panels(x, out, tag)
         if x.dtype == self.dtype and self._plain is None and rows > 0:
             if self._onednn is None:
@@ -200,16 +213,14 @@ class PackedLinear:
     def _pack(self, weight: Tensor) -> None:
         if self.quantization == "int8":
             codes, scale = quantize_int8(weight)
-            self._panels, self._scale, self._weight_tag = pack_rows(codes), scale.contiguous(), _INT8
+            self._panels, self._scale, self.weight_tag = pack_rows(codes), scale.contiguous(), _INT8
         elif self.quantization == "int4":
             codes, scale, zero = quantize_int4(weight)
-            self._panels, self._scale, self._weight_tag = pack_nibbles(codes), pack_scales(scale, zero), _INT4
+            self._panels, self._scale, self.weight_tag = pack_nibbles(codes), pack_scales(scale, zero), _INT4
         elif self.dtype == torch.bfloat16:
-            self._panels, self._weight_tag = pack_pairs(weight), BFLOAT16
-        elif self.dtype == torch.float32 and not _onednn_is_faster(torch.float32):
-            self._panels = pack_rows(weight)
+            self._panels, self.weight_tag = pack_pairs(weight), BFLOAT16
         elif self.dtype == torch.float32:
-            self._onednn = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 16)
+            self._panels = pack_rows(weight)
         else:
             self._plain = weight.contiguous()
 
@@ -221,7 +232,7 @@ class PackedLinear:
             x = x.contiguous()
         _linear(
             x.data_ptr(), x.stride(0), rows, self.in_features, *self._arguments, y.data_ptr(), y.stride(0),
-            self.out_features, self._unit, tag, self._weight_tag, threads(),
+            self.out_features, self._unit, tag, self.weight_tag, threads(),
         )  # fmt: skip
         return y if out is None or out is y else out.copy_(y)
 
@@ -229,10 +240,7 @@ class PackedLinear:
         """The plain weight (O, I) again."""
         if self._plain is not None:
             return self._plain
-        if self._panels is None:
-            packed: Any = self._onednn
-            weight: Tensor = packed.to_dense()
-            return weight
+        assert self._panels is not None
         if self.quantization is not None:
             eye = torch.eye(self.in_features)
             return (self._from_panels(eye, None, _F32) - (0 if self._wide_bias is None else self._wide_bias)).T

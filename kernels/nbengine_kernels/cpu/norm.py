@@ -16,11 +16,11 @@ _F32 = FLOAT32
 
 
 @njit(cache=True, error_model="numpy", fastmath=LOOSE)
-def _rows(
+def norm_rows(
     x: Any, x_stride: Any, residual: Any, residual_stride: Any, weight: Any, y: Any, y_stride: Any,
-    total: Any, total_stride: Any, eps: Any, width: Any, first: Any, last: Any, tag: Any, weight_tag: Any,
+    total: Any, total_stride: Any, eps: Any, width: Any, first: Any, last: Any, tag: Any, weight_tag: Any, y_tag: Any,
 ) -> None:  # fmt: skip
-    """Rows first..last; `residual` and `total` are 0 where there is none."""
+    """Rows first..last; `residual` and `total` are 0 where there is none. y is rounded to `tag`, kept as `y_tag`."""
     scratch = np.empty(width, dtype=np.float32)
     row = scratch.ctypes.data
     step = ir.size(tag)
@@ -40,9 +40,10 @@ def _rows(
         for c in range(width):
             squares += ir.load(row, c, _F32) * ir.load(row, c, _F32)
         factor = np.float32(1.0) / np.sqrt(squares / np.float32(width) + np.float32(eps))
-        target = y + r * y_stride * step
+        target = y + r * y_stride * ir.size(y_tag)
         for c in range(width):
-            ir.store(target, c, ir.load(row, c, _F32) * factor * ir.load(weight, c, weight_tag), tag)
+            normed = ir.load(row, c, _F32) * factor * ir.load(weight, c, weight_tag)
+            ir.store(target, c, ir.rounded(normed, tag), y_tag)
     ir.keep(scratch)
 
 
@@ -52,9 +53,9 @@ def _parallel(
     total: Any, total_stride: Any, eps: Any, width: Any, rows: Any, tag: Any, weight_tag: Any, workers: Any,
 ) -> None:  # fmt: skip
     for w in prange(workers):
-        _rows(
+        norm_rows(
             x, x_stride, residual, residual_stride, weight, y, y_stride, total, total_stride, eps, width,
-            rows * w // workers, rows * (w + 1) // workers, tag, weight_tag,
+            rows * w // workers, rows * (w + 1) // workers, tag, weight_tag, tag,
         )  # fmt: skip
 
 
@@ -107,7 +108,7 @@ def rms_norm(
     )
     workers = workers_for(rows * width)
     if workers == 1:
-        _rows(*head, 0, rows, tag, weight_tag)
+        norm_rows(*head, 0, rows, tag, weight_tag, tag)
     else:
         _parallel(*head, rows, tag, weight_tag, workers)
     return y if residual is None else (y, total)

@@ -45,7 +45,7 @@ def _put(source: Any, cache: Any, block_stride: Any, slot: Any, kv_heads: Any, b
 
 
 @njit(cache=True, error_model="numpy", fastmath=LOOSE)
-def _tokens(
+def turn_and_put(
     positions: Any, wide_positions: Any, query: Any, query_stride: Any, key: Any, key_stride: Any,
     value: Any, value_stride: Any, cos_sin: Any, key_cache: Any, key_block: Any, value_cache: Any, value_block: Any,
     slots: Any, heads: Any, kv_heads: Any, dim: Any, half: Any, block_size: Any,
@@ -78,7 +78,7 @@ def _parallel(
     tokens: Any, tag: Any, table_tag: Any, workers: Any,
 ) -> None:  # fmt: skip
     for w in prange(workers):
-        _tokens(
+        turn_and_put(
             positions, wide_positions, query, query_stride, key, key_stride, value, value_stride,
             cos_sin, key_cache, key_block, value_cache, value_block, slots,
             heads, kv_heads, dim, half, block_size, tokens * w // workers, tokens * (w + 1) // workers, tag, table_tag,
@@ -122,7 +122,7 @@ def _run(
     arguments = (*turn, key.data_ptr(), key.stride(0), *source, table, *target, heads, kv_heads, dim, half, block_size)
     workers = workers_for(tokens * (heads + 2 * kv_heads) * dim)
     if workers == 1:
-        _tokens(*arguments, 0, tokens, tag, table_tag)
+        turn_and_put(*arguments, 0, tokens, tag, table_tag)
     else:
         _parallel(*arguments, tokens, tag, table_tag, workers)
     return True

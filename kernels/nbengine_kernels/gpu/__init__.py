@@ -1,5 +1,6 @@
 """The kernels for GPUs, in Triton: CUDA and ROCm. With TRITON_INTERPRET=1 they run, slowly, on CPU tensors."""
 
+from nbengine_kernels.decoder import not_fused as fuse_decoder
 from nbengine_kernels.gpu.activation import gelu_and_mul, silu_and_mul
 from nbengine_kernels.gpu.attention import paged_attention
 from nbengine_kernels.gpu.linear import PackedLinear
@@ -12,6 +13,7 @@ __all__ = [
     "PackedLinear",
     "apply_grammar_bitmask",
     "build_rotary_table",
+    "fuse_decoder",
     "gelu_and_mul",
     "paged_attention",
     "rms_norm",

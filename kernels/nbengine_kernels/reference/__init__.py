@@ -1,5 +1,6 @@
 """The specification: every kernel in plain torch, on any device. Clear first; the other dialects are compared to it."""
 
+from nbengine_kernels.decoder import not_fused as fuse_decoder
 from nbengine_kernels.reference.activation import gelu_and_mul, silu_and_mul
 from nbengine_kernels.reference.attention import paged_attention
 from nbengine_kernels.reference.cache import write_kv
@@ -13,6 +14,7 @@ __all__ = [
     "PackedLinear",
     "apply_grammar_bitmask",
     "build_rotary_table",
+    "fuse_decoder",
     "gelu_and_mul",
     "paged_attention",
     "rms_norm",

@@ -1,0 +1,361 @@
+"""All layers of a decoder in one call.
+
+A pass is a row of phases (norm, product, rotary, attention, …), and a phase a number of units that threads draw from a
+counter. A thread that finds nothing left to draw waits until the phase's units are *done*: for work, not for the other
+threads. So one that the system has taken off its core holds nobody up, except in the middle of a unit; and the threads
+are woken once a pass, not at each of its three hundred phases, which for one token would cost more than the arithmetic.
+
+The arithmetic is that of the single kernels, called from here: same functions, same results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from nbengine_kernels.cpu import ir
+from nbengine_kernels.cpu.activation import SILU, gated_rows
+from nbengine_kernels.cpu.attention import TILE_ROWS, attend_pieces, count_tiles, scratch_floats
+from nbengine_kernels.cpu.linear import PackedLinear, group_sums, multiply_units
+from nbengine_kernels.cpu.norm import norm_rows
+from nbengine_kernels.cpu.panels import WIDTH
+from nbengine_kernels.cpu.rotary import turn_and_put
+from nbengine_kernels.cpu.runtime import FLOAT32, rows_of, tag_of, threads
+from nbengine_kernels.decoder import DecoderLayer, DecoderSizes, PagedBatch
+
+_F32 = FLOAT32
+_ZERO = np.float32(0.0)
+ROWS = 8  # rows of an elementwise unit
+PHASES = 10  # of a layer, at most
+TOKENS_IN_ONE_CALL = 64
+"""Up to so many tokens all layers run in one call; above, a layer at a time, for an interrupt not to wait for seconds."""
+
+
+def _record(*names: str) -> np.dtype[Any]:
+    return np.dtype([(name, np.int64) for name in names])
+
+
+# Addresses and numbers, all int64. Strides of the caches are in elements.
+MATRIX = _record("panels", "panel_bytes", "groups", "scale", "bias", "inputs", "outputs", "unit")
+LAYER = _record(
+    "input_norm", "post_norm", "query_norm", "key_norm", "window", "rotary",
+    "key_cache", "key_block", "value_cache", "value_block",
+)  # fmt: skip
+QKV, OUTPUT, GATE_UP, DOWN, MATRICES = range(5)
+MODEL = np.dtype(
+    [(n, np.int64) for n in ("hidden", "heads", "kv_heads", "dim", "cos_sin", "half", "final_norm", "block_size")]
+    + [("eps", np.float64), ("scale", np.float32)]
+)
+PASS = _record(
+    "tokens", "requests", "positions", "slots", "starts", "lengths", "tables", "table_stride", "rows", "wanted", "logits",
+    "residual", "wide", "sums", "inner", "delta", "mlp_wide", "mlp_sums", "mlp",
+)  # fmt: skip
+
+
+@njit(cache=True, error_model="numpy")
+def _norm(
+    x: Any, residual: Any, rows: Any, weight: Any, width: Any, eps: Any, wide: Any, sums: Any, groups: Any,
+    counter: Any, tag: Any,
+) -> None:  # fmt: skip
+    """wide = norm(residual += x), in units of ROWS rows; x = 0: of residual alone."""
+    units = (rows + ROWS - 1) // ROWS
+    while True:
+        unit = ir.take_ticket(counter)
+        if unit >= units:
+            break
+        first, last = unit * ROWS, min(rows, unit * ROWS + ROWS)
+        if x == 0:
+            norm_rows(
+                residual, width, np.int64(0), width, weight, wide, width, np.int64(0), width, eps, width,
+                first, last, tag, tag, _F32,
+            )  # fmt: skip
+        else:
+            norm_rows(
+                x, width, residual, width, weight, wide, width, residual, width, eps, width, first, last, tag, tag, _F32
+            )
+        for r in range(first, last):
+            group_sums(wide + r * width * 4, sums + r * groups * 4, groups)
+        ir.finish_ticket(counter)
+    ir.wait_finished(counter, units)
+
+
+@njit(cache=True, error_model="numpy")
+def _multiply(matrix: Any, wide: Any, sums: Any, rows: Any, y: Any, counter: Any, tag: Any, weight_tag: Any) -> None:
+    panels = (matrix.outputs + WIDTH - 1) // WIDTH
+    multiply_units(
+        wide, matrix.inputs, rows, matrix.panels, matrix.panel_bytes, matrix.groups, sums, matrix.scale,
+        matrix.bias, y, matrix.outputs, matrix.outputs, matrix.unit, counter, tag, weight_tag,
+    )  # fmt: skip
+    ir.wait_finished(counter, (panels + matrix.unit - 1) // matrix.unit)
+
+
+@njit(cache=True, error_model="numpy")
+def _turn_and_put(layer: Any, model: Any, job: Any, counter: Any, tag: Any) -> None:
+    """Norm the query and key heads where the model does, turn them, write keys and values to their slots."""
+    units = (job.tokens + ROWS - 1) // ROWS
+    dim, heads, kv_heads = model.dim, model.heads, model.kv_heads
+    step = ir.size(tag)
+    stride = (heads + 2 * kv_heads) * dim
+    query, key = job.inner, job.inner + heads * dim * step
+    value = key + kv_heads * dim * step
+    half = model.half if layer.rotary != 0 else np.int64(0)
+    nothing = np.int64(0)
+    while True:
+        unit = ir.take_ticket(counter)
+        if unit >= units:
+            break
+        first, last = unit * ROWS, min(job.tokens, unit * ROWS + ROWS)
+        if layer.query_norm != 0:
+            for t in range(first, last):
+                q, k = query + t * stride * step, key + t * stride * step
+                norm_rows(
+                    q, dim, nothing, dim, layer.query_norm, q, dim, nothing, dim, model.eps, dim, nothing, heads,
+                    tag, tag, tag,
+                )  # fmt: skip
+                norm_rows(
+                    k, dim, nothing, dim, layer.key_norm, k, dim, nothing, dim, model.eps, dim, nothing, kv_heads,
+                    tag, tag, tag,
+                )  # fmt: skip
+        turn_and_put(
+            job.positions, False, query, stride, key, stride, value, stride, model.cos_sin,
+            layer.key_cache, layer.key_block, layer.value_cache, layer.value_block, job.slots,
+            heads, kv_heads, dim, half, model.block_size, first, last, tag, _F32,
+        )  # fmt: skip
+        ir.finish_ticket(counter)
+    ir.wait_finished(counter, units)
+
+
+@njit(cache=True, error_model="numpy")
+def _attend(layer: Any, model: Any, job: Any, before: Any, tokens: Any, memory: Any, counter: Any, tag: Any) -> None:
+    """job.wide (T, H D) = attention, whose queries lie in job.inner."""
+    heads, kv_heads, dim = model.heads, model.kv_heads, model.dim
+    attend_pieces(
+        job.inner, (heads + 2 * kv_heads) * dim, layer.key_cache, layer.key_block, layer.value_cache, layer.value_block,
+        job.tables, job.table_stride, job.starts, job.lengths, job.wide, heads * dim, before, counter,
+        heads, kv_heads, model.block_size, dim, model.scale, layer.window, _ZERO, tokens, tag, _F32, memory,
+    )  # fmt: skip
+    ir.wait_finished(counter, before[before.shape[0] - 1] * kv_heads)
+
+
+@njit(cache=True, error_model="numpy")
+def _sum_groups(wide: Any, sums: Any, rows: Any, matrix: Any, counter: Any) -> None:
+    """Where a product needs group sums of rows that came into being in pieces."""
+    units = (rows + ROWS - 1) // ROWS if matrix.groups > 0 else np.int64(0)
+    while True:
+        unit = ir.take_ticket(counter)
+        if unit >= units:
+            break
+        for r in range(unit * ROWS, min(rows, unit * ROWS + ROWS)):
+            group_sums(wide + r * matrix.inputs * 4, sums + r * matrix.groups * 4, matrix.groups)
+        ir.finish_ticket(counter)
+    ir.wait_finished(counter, units)
+
+
+@njit(cache=True, error_model="numpy")
+def _activate(job: Any, down: Any, counter: Any, tag: Any) -> None:
+    """job.mlp_wide (T, F) = silu(gate) * up, both in job.mlp."""
+    units = (job.tokens + ROWS - 1) // ROWS
+    width = down.inputs
+    while True:
+        unit = ir.take_ticket(counter)
+        if unit >= units:
+            break
+        first, last = unit * ROWS, min(job.tokens, unit * ROWS + ROWS)
+        gated_rows(job.mlp, 2 * width, job.mlp_wide, width, width, SILU, first, last, tag, _F32)
+        for r in range(first, last):
+            group_sums(job.mlp_wide + r * width * 4, job.mlp_sums + r * down.groups * 4, down.groups)
+        ir.finish_ticket(counter)
+    ir.wait_finished(counter, units)
+
+
+@njit(cache=True, error_model="numpy")
+def _head(model: Any, matrix: Any, job: Any, counter: Any, tag: Any, head_tag: Any) -> None:
+    """job.logits (S, V) float32 of the wanted rows; their norms go to the front of job.wide."""
+    width, step = model.hidden, ir.size(tag)
+    nothing = np.int64(0)
+    while True:
+        unit = ir.take_ticket(counter)
+        if unit >= job.wanted:
+            break
+        r = ir.load_i64(job.rows, unit)
+        x, residual, y = job.delta + r * width * step, job.residual + r * width * step, job.wide + unit * width * 4
+        total = job.inner + unit * width * step  # not over the residual: a row may be wanted twice
+        norm_rows(
+            x, width, residual, width, model.final_norm, y, width, total, width, model.eps, width,
+            nothing, np.int64(1), tag, tag, _F32,
+        )  # fmt: skip
+        group_sums(y, job.sums + unit * matrix.groups * 4, matrix.groups)
+        ir.finish_ticket(counter)
+    ir.wait_finished(counter, job.wanted)
+    _multiply(matrix, job.wide, job.sums, job.wanted, job.logits, counter + ir.COUNTER_BYTES, _F32, head_tag)
+
+
+@njit(cache=True, error_model="numpy")
+def _work(
+    layers: Any, matrices: Any, first: Any, model: Any, job: Any, before: Any, tokens: Any, with_head: Any,
+    counters: Any, memory: Any, tag: Any, weight_tag: Any, head_tag: Any,
+) -> None:  # fmt: skip
+    """What every thread does. `first`: whether the first of these layers is the model's first."""
+    counter, one, rows = counters, ir.COUNTER_BYTES, job.tokens
+    for i in range(layers.shape[0]):
+        layer = layers[i]
+        qkv, output, gate_up, down = matrices[i, QKV], matrices[i, OUTPUT], matrices[i, GATE_UP], matrices[i, DOWN]
+        x = np.int64(0) if first and i == 0 else job.delta
+        _norm(x, job.residual, rows, layer.input_norm, model.hidden, model.eps, job.wide, job.sums, qkv.groups, counter, tag)
+        _multiply(qkv, job.wide, job.sums, rows, job.inner, counter + one, tag, weight_tag)
+        _turn_and_put(layer, model, job, counter + 2 * one, tag)
+        _attend(layer, model, job, before, tokens, memory, counter + 3 * one, tag)
+        _sum_groups(job.wide, job.sums, rows, output, counter + 4 * one)
+        _multiply(output, job.wide, job.sums, rows, job.delta, counter + 5 * one, tag, weight_tag)
+        _norm(
+            job.delta, job.residual, rows, layer.post_norm, model.hidden, model.eps, job.wide, job.sums, gate_up.groups,
+            counter + 6 * one, tag,
+        )  # fmt: skip
+        _multiply(gate_up, job.wide, job.sums, rows, job.mlp, counter + 7 * one, tag, weight_tag)
+        _activate(job, down, counter + 8 * one, tag)
+        _multiply(down, job.mlp_wide, job.mlp_sums, rows, job.delta, counter + 9 * one, tag, weight_tag)
+        counter += PHASES * one
+    if with_head:
+        _head(model, matrices[matrices.shape[0] - 1, 0], job, counter, tag, head_tag)
+
+
+@njit(cache=True, error_model="numpy", parallel=True, nogil=True)
+def _run(
+    layers: Any, matrices: Any, first: Any, models: Any, jobs: Any, with_head: Any,
+    tag: Any, weight_tag: Any, head_tag: Any, workers: Any,
+) -> None:  # fmt: skip
+    """layers (L,), matrices (L + 1, 4) with the head's in the last row, models (1,), jobs (1,)."""
+    model, job = models[0], jobs[0]
+    tokens = max(1, TILE_ROWS // (model.heads // model.kv_heads))
+    before = count_tiles(job.starts, job.requests, tokens)
+    counters = np.zeros((layers.shape[0] * PHASES + 2) * ir.COUNTER_BYTES + 64, dtype=np.uint8)
+    address = (counters.ctypes.data + 63) // 64 * 64
+    memory = np.zeros((workers, scratch_floats(model.heads, model.kv_heads, model.dim)), dtype=np.float32)
+    for w in prange(workers):
+        _work(
+            layers, matrices, first, models[0], jobs[0], before, tokens, with_head, address, memory[w].ctypes.data,
+            tag, weight_tag, head_tag,
+        )  # fmt: skip
+    ir.keep(memory)
+    ir.keep(counters)
+
+
+class DecoderStack:
+    """Satisfies FusedDecoder. float32 and bfloat16, matrices in panels."""
+
+    def __init__(
+        self,
+        layers: Sequence[DecoderLayer],
+        sizes: DecoderSizes,
+        cos_sin: Tensor,
+        final_norm: Tensor,
+        head: PackedLinear,
+    ) -> None:
+        """Raises ValueError where `fits` is false."""
+        self._weights = (layers, cos_sin, final_norm, head)  # kept alive: the tables hold their addresses
+        first = layers[0]
+        self._most_tokens: int = min(m.most_rows for layer in layers for m in _matrices(layer))
+        self._dtype, self._tag = final_norm.dtype, tag_of(final_norm)
+        self._weight_tag, self._head_tag = _matrices(first)[0].weight_tag, head.weight_tag
+        hidden, dim = first.input_norm.shape[0], sizes.head_dim
+        self._model = np.zeros(1, MODEL)
+        self._model[0] = (
+            hidden, sizes.num_heads, sizes.num_kv_heads, dim, cos_sin.data_ptr(), cos_sin.shape[1] // 2,
+            final_norm.data_ptr(), 0, sizes.norm_eps, sizes.scale,
+        )  # fmt: skip
+        self._layers = np.zeros(len(layers), LAYER)
+        self._tables = np.zeros((len(layers) + 1, MATRICES), MATRIX)
+        for i, layer in enumerate(layers):
+            norms = (layer.query_norm, layer.key_norm)
+            self._layers[i] = (
+                layer.input_norm.data_ptr(), layer.post_norm.data_ptr(),
+                *(0 if norm is None else norm.data_ptr() for norm in norms), layer.window, layer.rotary, 0, 0, 0, 0,
+            )  # fmt: skip
+            self._tables[i] = [matrix.record() for matrix in _matrices(layer)]
+        self._tables[-1, 0] = head.record()
+        self._vocab = head.out_features
+        self._caches: Sequence[tuple[Tensor, Tensor]] | None = None
+        self._rooms: dict[str, Tensor] = {}
+
+    def suits(self, num_tokens: int) -> bool:
+        return num_tokens <= self._most_tokens
+
+    def forward(
+        self, embedded: Tensor, batch: PagedBatch, caches: Sequence[tuple[Tensor, Tensor]], num_layers: int | None = None
+    ) -> Tensor:
+        """See FusedDecoder.forward."""
+        if caches is not self._caches:
+            self._take_caches(caches)
+        tokens, wanted = embedded.shape[0], batch.logits_rows.shape[0]
+        logits = torch.empty((wanted, self._vocab), dtype=torch.float32)
+        tables = batch.block_tables
+        jobs = np.zeros(1, PASS)
+        jobs[0] = (
+            tokens, batch.seq_lens.shape[0], batch.positions.data_ptr(), batch.slot_mapping.data_ptr(),
+            batch.query_start_loc.data_ptr(), batch.seq_lens.data_ptr(), tables.data_ptr(), tables.stride(0),
+            batch.logits_rows.data_ptr(), wanted, logits.data_ptr(), embedded.data_ptr(), *self._room(max(tokens, wanted)),
+        )  # fmt: skip
+        count = len(self._layers) if num_layers is None else num_layers
+        step = count if tokens <= TOKENS_IN_ONE_CALL else 1
+        for first in range(0, count, step):
+            last = min(count, first + step)
+            rows = [*range(first, last), -1]
+            _run(
+                self._layers[first:last], self._tables[rows], first == 0, self._model, jobs, last == count,
+                self._tag, self._weight_tag, self._head_tag, threads(),
+            )  # fmt: skip
+        return logits
+
+    def _take_caches(self, caches: Sequence[tuple[Tensor, Tensor]]) -> None:
+        for record, (key, value) in zip(self._layers, caches):
+            if not (rows_of(key) and rows_of(value) and key.dtype == value.dtype == self._dtype):
+                raise ValueError(f"The KV cache must be {self._dtype} and contiguous within a block, got {key.dtype}.")
+            for name, tensor in (("key", key), ("value", value)):
+                record[f"{name}_cache"], record[f"{name}_block"] = tensor.data_ptr(), tensor.stride(0)
+        self._model["block_size"] = caches[0][0].shape[2]
+        self._caches = caches
+
+    def _room(self, tokens: int) -> tuple[int, ...]:
+        """Addresses of what a pass writes in between, for so many tokens; kept from pass to pass."""
+        model, table = self._model[0], self._tables[0]
+        attended = int(model["heads"] * model["dim"])
+        hidden, inner, width = int(model["hidden"]), int(table[QKV]["outputs"]), int(table[DOWN]["inputs"])
+        groups = int(self._tables["groups"].max())
+        sizes: dict[str, tuple[int, torch.dtype]] = {
+            "wide": (max(hidden, attended), torch.float32),
+            "sums": (groups, torch.float32),
+            "inner": (max(inner, hidden), self._dtype),
+            "delta": (hidden, self._dtype),
+            "mlp_wide": (width, torch.float32),
+            "mlp_sums": (groups, torch.float32),
+            "mlp": (2 * width, self._dtype),
+        }
+        for name, (columns, dtype) in sizes.items():
+            if name not in self._rooms or self._rooms[name].shape[0] < tokens:
+                self._rooms[name] = torch.zeros((tokens, columns), dtype=dtype)
+        return tuple(self._rooms[name].data_ptr() for name in sizes)
+
+
+def _matrices(layer: DecoderLayer) -> tuple[Any, Any, Any, Any]:
+    return layer.qkv, layer.output, layer.gate_up, layer.down
+
+
+def fits(layers: Sequence[DecoderLayer], sizes: DecoderSizes, cos_sin: Tensor, head: Any) -> bool:
+    """Whether the panel kernels can run this decoder."""
+    matrices = [m for layer in layers for m in _matrices(layer)]
+    same = len({m.quantization for m in matrices}) == 1 and all(m.in_panels for m in (*matrices, head))
+    even = sizes.head_dim % 16 == 0 and all(m.in_features % 2 == 0 for m in matrices)
+    table = cos_sin.dtype == torch.float32 and cos_sin.is_contiguous()
+    return bool(layers) and same and even and table and tag_of(layers[0].input_norm) is not None
+
+
+def fuse_decoder(
+    layers: Sequence[DecoderLayer], sizes: DecoderSizes, cos_sin: Tensor, final_norm: Tensor, head: Any
+) -> DecoderStack | None:
+    """The whole decoder in one piece, or None where its parts must be called one by one."""
+    return DecoderStack(layers, sizes, cos_sin, final_norm, head) if fits(layers, sizes, cos_sin, head) else None
