@@ -69,8 +69,9 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(args.threads))
     model = Path(args.model) if args.model else small_model()
-    start = time.perf_counter()
     peer = PEERS[args.engine](model, args.dtype, args.threads, args.quantization)
+    peer.prepare()
+    start = time.perf_counter()
     peer.load()
     load_s = time.perf_counter() - start
     work = workloads.get(args.workload)

@@ -26,6 +26,9 @@ class Peer(ABC):
     def __init__(self, model_dir: Path, dtype: str, threads: int, quantization: str | None = None) -> None:
         self.model_dir, self.dtype, self.threads, self.quantization = model_dir, dtype, threads, quantization
 
+    def prepare(self) -> None:
+        """Make the files that the engine wants, once; not timed."""
+
     @abstractmethod
     def load(self) -> None: ...
 
@@ -245,4 +248,113 @@ class OpenVINO(Peer):
         return tokens, times
 
 
-PEERS: dict[str, type[Peer]] = {p.name: p for p in (NBEngine, VLLM, OpenVINO, TransformersCB, TransformersGenerate)}
+class LlamaCpp(Peer):
+    """llama.cpp by its low-level interface, batched as its server does: a token of every slot, then prompt tokens.
+
+    NBENGINE_BENCH_GGUF names the model's GGUF file; files of the other types are made beside it.
+    """
+
+    name = "llama-cpp"
+    BATCH = 2048  # tokens a call
+    KV_CELLS = 256  # its cache's size is a multiple of this
+
+    def prepare(self) -> None:
+        import llama_cpp
+
+        kind = {"int8": "q8_0", "int4": "q4_0", None: self.dtype}[self.quantization]
+        source = Path(os.environ["NBENGINE_BENCH_GGUF"])
+        self.file = source.with_name(f"{source.stem}-{kind}.gguf")
+        if not self.file.exists():
+            params = llama_cpp.llama_model_quantize_default_params()
+            params.ftype = {"float32": 0, "bfloat16": 32, "q8_0": 7, "q4_0": 2}[kind]
+            params.allow_requantize, params.nthread = True, self.threads
+            if llama_cpp.llama_model_quantize(bytes(source), bytes(self.file), params):
+                raise RuntimeError(f"llama.cpp could not make {self.file}.")
+
+    def load(self) -> None:
+        import llama_cpp
+
+        self.api = llama_cpp
+        self.quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)  # kept: C holds its address
+        llama_cpp.llama_log_set(self.quiet, None)
+        llama_cpp.llama_backend_init()
+        self.model = llama_cpp.llama_model_load_from_file(bytes(self.file), llama_cpp.llama_model_default_params())
+        vocabulary = llama_cpp.llama_model_get_vocab(self.model)
+        self.vocab_size = llama_cpp.llama_vocab_n_tokens(vocabulary)
+        self.context = self.batch = None
+
+    def _make_context(self, work: Workload) -> None:
+        if self.context is not None:
+            self.api.llama_free(self.context)
+        params = self.api.llama_context_default_params()
+        cells = sum(len(p) + n for p, n in work) + self.KV_CELLS
+        params.n_ctx = -(-cells // self.KV_CELLS) * self.KV_CELLS
+        params.n_batch, params.n_ubatch, params.n_seq_max = self.BATCH, 512, len(work) + 1
+        params.n_threads = params.n_threads_batch = self.threads
+        params.kv_unified = True
+        self.context = self.api.llama_init_from_model(self.model, params)
+        self.batch = self.api.llama_batch_init(self.BATCH, 0, len(work) + 1)
+
+    def _add(self, token: int, position: int, slot: int, wanted: bool) -> int:
+        batch, i = self.batch, self.batch.n_tokens
+        batch.token[i], batch.pos[i], batch.logits[i] = token, position, wanted
+        batch.n_seq_id[i], batch.seq_id[i][0] = 1, slot
+        batch.n_tokens = i + 1
+        return int(i)
+
+    def _decode(self) -> None:
+        if self.api.llama_decode(self.context, self.batch):
+            raise RuntimeError("llama_decode failed")
+
+    def run(self, work: Workload) -> tuple[Tokens, Times | None]:
+        import numpy as np
+
+        self._make_context(work)  # an empty cache; takes milliseconds
+        memory = self.api.llama_get_memory(self.context)
+        prefix = common_prefix([p for p, _ in work]) if len(work) > 1 else []
+        share = len(prefix)
+        for start in range(0, share, self.BATCH):  # once, in a slot of its own, and copied by reference
+            self.batch.n_tokens = 0
+            for i in range(start, min(share, start + self.BATCH)):
+                self._add(prefix[i], i, len(work), False)
+            self._decode()
+        if share:
+            for slot in range(len(work)):
+                self.api.llama_memory_seq_cp(memory, len(work), slot, 0, share)
+        done = [share] * len(work)
+        tokens: Tokens = [[] for _ in work]
+        times: Times = [[] for _ in work]
+        while any(len(t) < n for t, (_, n) in zip(tokens, work)):
+            self.batch.n_tokens = 0
+            wanted = []
+            for slot, (prompt, length) in enumerate(work):
+                if tokens[slot] and len(tokens[slot]) < length:
+                    position = len(prompt) + len(tokens[slot]) - 1
+                    wanted.append((slot, self._add(tokens[slot][-1], position, slot, True)))
+            for slot, (prompt, _) in enumerate(work):
+                while done[slot] < len(prompt) and self.batch.n_tokens < self.BATCH:
+                    last = done[slot] == len(prompt) - 1
+                    row = self._add(prompt[done[slot]], done[slot], slot, last)
+                    if last:
+                        wanted.append((slot, row))
+                    done[slot] += 1
+            self._decode()
+            for slot, row in wanted:
+                logits = self.api.llama_get_logits_ith(self.context, row)
+                tokens[slot].append(int(np.ctypeslib.as_array(logits, shape=(self.vocab_size,)).argmax()))
+            now = time.perf_counter()
+            for slot, _ in wanted:
+                times[slot].append(now)
+                if len(tokens[slot]) == work[slot][1]:
+                    self.api.llama_memory_seq_rm(memory, slot, -1, -1)
+        return tokens, times
+
+
+def common_prefix(prompts: list[list[int]]) -> list[int]:
+    first = prompts[0]
+    most = min(map(len, prompts)) - 1  # the last token is always computed
+    return first[: next((i for i in range(most) if any(p[i] != first[i] for p in prompts)), most)]
+
+
+ENGINES = (NBEngine, VLLM, OpenVINO, LlamaCpp, TransformersCB, TransformersGenerate)
+PEERS: dict[str, type[Peer]] = {engine.name: engine for engine in ENGINES}

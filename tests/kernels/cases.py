@@ -13,8 +13,9 @@ def attention_case(
     dim: int,
     block_size: int = 16,
     dtype: torch.dtype = torch.float32,
+    shared: int = 0,
 ) -> dict[str, Any]:
-    """Arguments of `paged_attention` for requests of (sequence length, query length).
+    """Arguments of `paged_attention` for requests of (sequence length, query length), `shared` keys in common blocks.
 
     Blocks are shuffled; what lies beyond a sequence's end is NaN, so that a kernel which reads it is found out.
     """
@@ -29,6 +30,7 @@ def attention_case(
     for r, (length, _) in enumerate(spans):
         tables[r, : needed[r]] = ids[used : used + needed[r]]
         used += needed[r]
+        tables[r, : shared // block_size] = tables[0, : shared // block_size]
         for position in range(length):
             written[tables[r, position // block_size], position % block_size] = True
     caches.masked_fill_(~written[None, :, None, :, None], float("nan"))

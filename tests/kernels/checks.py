@@ -23,6 +23,16 @@ def check_attention(kernels: Kernels, dtype: torch.dtype, small: bool = False) -
                 assert_close(kernels.paged_attention(**case, **option), reference.paged_attention(**case, **option), what)
 
 
+def check_shared_prefix(kernels: Kernels, dtype: torch.dtype) -> None:
+    """Tables that begin with the same blocks: many, few, one token beyond, a prefill and a short request among them."""
+    lengths = [(96, 1), (81, 1), (100, 1), (250, 1), (100, 20), *[(160 + i, 1) for i in range(19)], (400, 1)]
+    for heads, dim, block_size in (((9, 3), 64, 16), ((7, 1), 80, 16), ((16, 1), 32, 8), ((2, 2), 32, 4)):
+        case = attention_case(lengths, heads=heads, dim=dim, block_size=block_size, dtype=dtype, shared=80)
+        for option in ({}, {"soft_cap": 3.0}, {"sliding_window": 20}):
+            what = f"heads {heads}, block {block_size}, {option}"
+            assert_close(kernels.paged_attention(**case, **option), reference.paged_attention(**case, **option), what)
+
+
 def check_attention_edges(kernels: Kernels) -> None:
     empty = attention_case([], heads=(4, 2), dim=32)
     assert kernels.paged_attention(**empty).shape == (0, 4, 32)

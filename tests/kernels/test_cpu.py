@@ -26,6 +26,11 @@ def test_attention(kernels: Kernels, dtype: torch.dtype) -> None:
     checks.check_attention(kernels, dtype)
 
 
+@dtypes
+def test_requests_that_share_a_prefix(kernels: Kernels, dtype: torch.dtype) -> None:
+    checks.check_shared_prefix(kernels, dtype)
+
+
 def test_attention_edges(kernels: Kernels) -> None:
     checks.check_attention_edges(kernels)
 

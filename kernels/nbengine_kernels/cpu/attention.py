@@ -5,6 +5,10 @@ the KV head are rows of one piece, so each key and value is read once for the gr
 online softmax (Milakov and Gimelshein 2018; Dao et al. 2022). Many rows: the tile is widened, its keys transposed, and
 both products run in register tiles. Few rows (decode): dot products straight from the cache. Threads draw pieces from
 an atomic counter, so a ragged batch or a busy neighbour leaves no thread waiting for long.
+
+Requests that decode one token and whose tables begin with the same blocks make one piece: the shared keys are taken once
+with all their rows, each request's own keys after that, in the same running softmax (what vLLM calls cascade attention;
+Juravsky et al. 2024).
 """
 
 from typing import Any
@@ -24,6 +28,7 @@ TILE_ROWS = 48
 FEW_ROWS = 8
 _F32 = FLOAT32
 _ZERO, _ONE, _NEVER = np.float32(0.0), np.float32(1.0), np.float32(-1e30)
+LEAST_SHARED = 64  # keys that two requests must share to be taken together
 _SERIAL_ELEMENTS = 2048  # of the query, below which waking threads costs more than it brings
 
 
@@ -134,18 +139,17 @@ def _gather_tile(
 def _attend(
     q: Any, rows: Any, group: Any, first_position: Any, head: Any, dim: Any,
     key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any, table: Any, bs: Any,
-    window: Any, cap: Any, tag: Any, scratch: Any, room: Any, o: Any, tops: Any, sums: Any,
+    window: Any, cap: Any, tag: Any, start: Any, end: Any, scratch: Any, room: Any, o: Any, tops: Any, sums: Any,
 ) -> None:  # fmt: skip
-    """Fill o (rows, dim) with weighted sums of values, `sums` with the weights' totals. q: (rows, dim), scaled."""
+    """Take keys start .. end into o (rows, dim), the weighted sums of values, and `tops` and `sums`, the weights' maxima
+    and totals so far. q: (rows, dim), scaled. `start` is the first key of a block."""
     s = scratch
     tile, turned = s + TILE_KEYS * room * 4, s + TILE_KEYS * (room + dim) * 4
-    end = first_position + (rows - 1) // group + 1
-    start = max(0, first_position - window + 1) if window > 0 else 0
     few = rows <= FEW_ROWS
-    for r in range(rows):
-        ir.store(tops, r, _NEVER, _F32)
-        ir.store(sums, r, _ZERO, _F32)
-    begin = start - start % bs
+    begin = start
+    if window > 0:
+        seen = max(0, first_position - window + 1)
+        begin = max(start, seen - seen % bs)
     while begin < end:
         count = min(np.int64(TILE_KEYS), end - begin)
         # 1. scores
@@ -210,29 +214,25 @@ def _attend(
 @njit(cache=True, error_model="numpy")
 def attend_pieces(
     query: Any, query_stride: Any, key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any,
-    tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, before: Any, counter: Any,
-    heads: Any, kv_heads: Any, bs: Any, dim: Any, scale: Any, window: Any, cap: Any, tokens: Any, tag: Any, out_tag: Any,
-    memory: Any,
+    tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, pieces: Any, counter: Any,
+    heads: Any, kv_heads: Any, bs: Any, dim: Any, scale: Any, window: Any, cap: Any, tag: Any, out_tag: Any, memory: Any,
 ) -> None:  # fmt: skip
     """Draw pieces until none is left. memory: `scratch_floats` zeros. out is rounded to `tag`, kept as `out_tag`."""
     group = heads // kv_heads
-    requests = before.shape[0] - 1
-    tiles = before[requests]
-    room = max(np.int64(TILE_ROWS), group) + 6
+    room = _room(group)
     q = (memory + 63) // 64 * 64
-    o = q + room * dim * 4
-    tops = o + room * dim * 4
+    o, own_q, own_o = q + room * dim * 4, q + 2 * room * dim * 4, q + 3 * room * dim * 4
+    tops = q + 4 * room * dim * 4
     sums = tops + room * 4
     scratch = (sums + room * 4 + 63) // 64 * 64
+    count = pieces.shape[0]
     while True:
-        piece = ir.take_ticket(counter)
-        if piece >= tiles * kv_heads:
+        ticket = ir.take_ticket(counter)
+        if ticket >= count * kv_heads:
             break
-        head, tile = piece // tiles, piece % tiles
-        r = np.searchsorted(before, tile, side="right") - 1
-        begin, end = ir.load_i32(starts, r), ir.load_i32(starts, r + 1)
-        first = begin + (tile - before[r]) * tokens
-        n = min(tokens, end - first)
+        head = ticket // count
+        piece = pieces[ticket % count]
+        request, members, first, n, shared = piece[0], piece[1], piece[2], piece[3], piece[4]
         rows = n * group
         for t in range(n):
             source = query + ((first + t) * query_stride + head * group * dim) * ir.size(tag)
@@ -242,11 +242,32 @@ def attend_pieces(
             ir.store(q, i, _ZERO, _F32)
         for i in range((rows + 5) // 6 * 6 * dim):
             ir.store(o, i, _ZERO, _F32)
-        position = ir.load_i32(lengths, r) - (end - first)
-        _attend(
-            q, rows, group, position, head, dim, key_cache, key_stride, value_cache, value_stride,
-            tables + r * table_stride * 4, bs, window, cap, tag, scratch, room, o, tops, sums,
-        )  # fmt: skip
+        for r in range(rows):
+            ir.store(tops, r, _NEVER, _F32)
+            ir.store(sums, r, _ZERO, _F32)
+        if members == 1:
+            position = ir.load_i32(lengths, request) - (ir.load_i32(starts, request + 1) - first)
+            _attend(
+                q, rows, group, position, head, dim, key_cache, key_stride, value_cache, value_stride,
+                tables + request * table_stride * 4, bs, window, cap, tag, np.int64(0), position + n,
+                scratch, room, o, tops, sums,
+            )  # fmt: skip
+        else:
+            _attend(
+                q, rows, group, shared, head, dim, key_cache, key_stride, value_cache, value_stride,
+                tables + request * table_stride * 4, bs, np.int64(0), cap, tag, np.int64(0), shared,
+                scratch, room, o, tops, sums,
+            )  # fmt: skip
+            for m in range(members):  # on a copy: the tiles touch rows beyond their own
+                at, length = m * group * dim * 4, ir.load_i32(lengths, request + m)
+                ir.copy(own_q, q + at, group * dim * 4)
+                ir.copy(own_o, o + at, group * dim * 4)
+                _attend(
+                    own_q, group, group, length - 1, head, dim, key_cache, key_stride, value_cache, value_stride,
+                    tables + (request + m) * table_stride * 4, bs, np.int64(0), cap, tag, shared, length,
+                    scratch, room, own_o, tops + m * group * 4, sums + m * group * 4,
+                )  # fmt: skip
+                ir.copy(o + at, own_o, group * dim * 4)
         for t in range(n):
             target = out + ((first + t) * out_stride + head * group * dim) * ir.size(out_tag)
             for g in range(group):
@@ -258,38 +279,73 @@ def attend_pieces(
 
 
 @njit(cache=True, error_model="numpy")
-def scratch_floats(heads: Any, kv_heads: Any, dim: Any) -> Any:
-    """How much memory of its own a thread needs."""
-    room = max(np.int64(TILE_ROWS), heads // kv_heads) + 6
-    return room * (2 * dim + 2 + TILE_KEYS) + TILE_KEYS * 2 * dim + 64
+def _room(group: Any) -> Any:
+    """Rows that a piece may have, and those that the tiles touch beyond."""
+    return max(np.int64(TILE_ROWS), group) + 6
 
 
 @njit(cache=True, error_model="numpy")
-def count_tiles(starts: Any, requests: Any, tokens: Any) -> Any:
-    """Query tiles before each request, and in all."""
-    before = np.empty(requests + 1, dtype=np.int64)
-    before[0] = 0
-    for r in range(requests):
-        n = ir.load_i32(starts, r + 1) - ir.load_i32(starts, r)
-        before[r + 1] = before[r] + (n + tokens - 1) // tokens
-    return before
+def scratch_floats(heads: Any, kv_heads: Any, dim: Any) -> Any:
+    """How much memory of its own a thread needs."""
+    room = _room(heads // kv_heads)
+    return room * (4 * dim + 2 + TILE_KEYS) + TILE_KEYS * 2 * dim + 64
+
+
+@njit(cache=True, error_model="numpy")
+def _shared_keys(tables: Any, table_stride: Any, lengths: Any, a: Any, b: Any, bs: Any) -> Any:
+    """How many keys the requests a and b have in the same blocks, both requests' last key left out."""
+    most = (min(ir.load_i32(lengths, a), ir.load_i32(lengths, b)) - 1) // bs
+    n = np.int64(0)
+    while n < most and ir.load_i32(tables, a * table_stride + n) == ir.load_i32(tables, b * table_stride + n):
+        n += 1
+    return n * bs
+
+
+@njit(cache=True, error_model="numpy")
+def cut_pieces(
+    tables: Any, table_stride: Any, starts: Any, lengths: Any, requests: Any, group: Any, bs: Any, window: Any
+) -> Any:
+    """(pieces, 5): first request, number of requests, first query token, query tokens, keys that all of them share."""
+    tokens = max(1, TILE_ROWS // group)
+    total = ir.load_i32(starts, requests)
+    pieces = np.empty((total // tokens + requests, 5), dtype=np.int64)
+    count, r = 0, 0
+    while r < requests:
+        first, end = ir.load_i32(starts, r), ir.load_i32(starts, r + 1)
+        members, shared = np.int64(1), np.int64(0)
+        if end - first == 1 and window == 0:
+            while members < tokens and r + members < requests and ir.load_i32(starts, r + members + 1) == end + members:
+                common = _shared_keys(tables, table_stride, lengths, r, r + members, bs)
+                common = common if members == 1 else min(common, shared)
+                if common < LEAST_SHARED:
+                    break
+                shared = common
+                members += 1
+        if members > 1:
+            pieces[count] = (r, members, first, members, shared)
+            count += 1
+        else:
+            for t in range(first, end, tokens):
+                pieces[count] = (r, 1, t, min(tokens, end - t), 0)
+                count += 1
+        r += members
+    return pieces[:count]
 
 
 @njit(cache=True, error_model="numpy", parallel=True)
 def _parallel(
     query: Any, query_stride: Any, key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any,
     tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, requests: Any,
-    heads: Any, kv_heads: Any, bs: Any, dim: Any, scale: Any, window: Any, cap: Any, tokens: Any, tag: Any, workers: Any,
+    heads: Any, kv_heads: Any, bs: Any, dim: Any, scale: Any, window: Any, cap: Any, tag: Any, workers: Any,
 ) -> None:  # fmt: skip
-    before = count_tiles(starts, requests, tokens)
+    pieces = cut_pieces(tables, table_stride, starts, lengths, requests, heads // kv_heads, bs, window)
     counter = np.zeros(ir.COUNTER_BYTES // 8, dtype=np.int64)
     address = counter.ctypes.data
     memory = np.zeros((workers, scratch_floats(heads, kv_heads, dim)), dtype=np.float32)
     for w in prange(workers):
         attend_pieces(
             query, query_stride, key_cache, key_stride, value_cache, value_stride, tables, table_stride, starts, lengths,
-            out, out_stride, before, address, heads, kv_heads, bs, dim, scale, window, cap, tokens, tag, tag,
-            memory[w].ctypes.data,
+            out, out_stride, pieces, address, heads, kv_heads, bs, dim, scale, window, cap, tag, tag, memory[w].ctypes.data,
         )  # fmt: skip
     ir.keep(memory)
     ir.keep(counter)
@@ -328,19 +384,18 @@ def paged_attention(
     requests = seq_lens.shape[0]
     if total == 0 or requests == 0:
         return out
-    tokens = max(1, TILE_ROWS // (heads // kv_heads))
     caches = (
         query.data_ptr(), query.stride(0), key_cache.data_ptr(), key_cache.stride(0),
         value_cache.data_ptr(), value_cache.stride(0), block_tables.data_ptr(), block_tables.stride(0),
         query_start_loc.data_ptr(), seq_lens.data_ptr(), out.data_ptr(), out.stride(0),
     )  # fmt: skip
-    shape = (heads, kv_heads, block_size, dim, np.float32(scale), int(sliding_window), np.float32(soft_cap), tokens, tag)
+    shape = (heads, kv_heads, block_size, dim, np.float32(scale), int(sliding_window), np.float32(soft_cap), tag)
     workers = threads()
     if workers == 1 or total * heads * dim < _SERIAL_ELEMENTS:
-        before = count_tiles(query_start_loc.data_ptr(), requests, tokens)
+        pieces = cut_pieces(*caches[6:10], requests, heads // kv_heads, block_size, int(sliding_window))
         counter = np.zeros(ir.COUNTER_BYTES // 8, np.int64)
         memory = np.zeros(scratch_floats(heads, kv_heads, dim), np.float32)
-        attend_pieces(*caches, before, counter.ctypes.data, *shape, tag, memory.ctypes.data)
+        attend_pieces(*caches, pieces, counter.ctypes.data, *shape, tag, memory.ctypes.data)
     else:
         _parallel(*caches, requests, *shape, workers)
     return out

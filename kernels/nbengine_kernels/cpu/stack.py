@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nbengine_kernels.cpu import ir
 from nbengine_kernels.cpu.activation import SILU, gated_rows
-from nbengine_kernels.cpu.attention import TILE_ROWS, attend_pieces, count_tiles, scratch_floats
+from nbengine_kernels.cpu.attention import attend_pieces, cut_pieces, scratch_floats
 from nbengine_kernels.cpu.linear import PackedLinear, group_sums, multiply_units
 from nbengine_kernels.cpu.norm import norm_rows
 from nbengine_kernels.cpu.panels import WIDTH
@@ -131,15 +131,15 @@ def _turn_and_put(layer: Any, model: Any, job: Any, counter: Any, tag: Any) -> N
 
 
 @njit(cache=True, error_model="numpy")
-def _attend(layer: Any, model: Any, job: Any, before: Any, tokens: Any, memory: Any, counter: Any, tag: Any) -> None:
+def _attend(layer: Any, model: Any, job: Any, pieces: Any, memory: Any, counter: Any, tag: Any) -> None:
     """job.wide (T, H D) = attention, whose queries lie in job.inner."""
     heads, kv_heads, dim = model.heads, model.kv_heads, model.dim
     attend_pieces(
         job.inner, (heads + 2 * kv_heads) * dim, layer.key_cache, layer.key_block, layer.value_cache, layer.value_block,
-        job.tables, job.table_stride, job.starts, job.lengths, job.wide, heads * dim, before, counter,
-        heads, kv_heads, model.block_size, dim, model.scale, layer.window, _ZERO, tokens, tag, _F32, memory,
+        job.tables, job.table_stride, job.starts, job.lengths, job.wide, heads * dim, pieces, counter,
+        heads, kv_heads, model.block_size, dim, model.scale, layer.window, _ZERO, tag, _F32, memory,
     )  # fmt: skip
-    ir.wait_finished(counter, before[before.shape[0] - 1] * kv_heads)
+    ir.wait_finished(counter, pieces.shape[0] * kv_heads)
 
 
 @njit(cache=True, error_model="numpy")
@@ -197,7 +197,7 @@ def _head(model: Any, matrix: Any, job: Any, counter: Any, tag: Any, head_tag: A
 
 @njit(cache=True, error_model="numpy")
 def _work(
-    layers: Any, matrices: Any, first: Any, model: Any, job: Any, before: Any, tokens: Any, with_head: Any,
+    layers: Any, matrices: Any, first: Any, model: Any, job: Any, pieces: Any, windowed: Any, with_head: Any,
     counters: Any, memory: Any, tag: Any, weight_tag: Any, head_tag: Any,
 ) -> None:  # fmt: skip
     """What every thread does. `first`: whether the first of these layers is the model's first."""
@@ -209,7 +209,7 @@ def _work(
         _norm(x, job.residual, rows, layer.input_norm, model.hidden, model.eps, job.wide, job.sums, qkv.groups, counter, tag)
         _multiply(qkv, job.wide, job.sums, rows, job.inner, counter + one, tag, weight_tag)
         _turn_and_put(layer, model, job, counter + 2 * one, tag)
-        _attend(layer, model, job, before, tokens, memory, counter + 3 * one, tag)
+        _attend(layer, model, job, pieces if layer.window == 0 else windowed, memory, counter + 3 * one, tag)
         _sum_groups(job.wide, job.sums, rows, output, counter + 4 * one)
         _multiply(output, job.wide, job.sums, rows, job.delta, counter + 5 * one, tag, weight_tag)
         _norm(
@@ -231,14 +231,16 @@ def _run(
 ) -> None:  # fmt: skip
     """layers (L,), matrices (L + 1, 4) with the head's in the last row, models (1,), jobs (1,)."""
     model, job = models[0], jobs[0]
-    tokens = max(1, TILE_ROWS // (model.heads // model.kv_heads))
-    before = count_tiles(job.starts, job.requests, tokens)
+    group = model.heads // model.kv_heads
+    tables, stride, size = job.tables, job.table_stride, model.block_size
+    pieces = cut_pieces(tables, stride, job.starts, job.lengths, job.requests, group, size, 0)
+    windowed = cut_pieces(tables, stride, job.starts, job.lengths, job.requests, group, size, 1)
     counters = np.zeros((layers.shape[0] * PHASES + 2) * ir.COUNTER_BYTES + 64, dtype=np.uint8)
     address = (counters.ctypes.data + 63) // 64 * 64
     memory = np.zeros((workers, scratch_floats(model.heads, model.kv_heads, model.dim)), dtype=np.float32)
     for w in prange(workers):
         _work(
-            layers, matrices, first, models[0], jobs[0], before, tokens, with_head, address, memory[w].ctypes.data,
+            layers, matrices, first, models[0], jobs[0], pieces, windowed, with_head, address, memory[w].ctypes.data,
             tag, weight_tag, head_tag,
         )  # fmt: skip
     ir.keep(memory)
