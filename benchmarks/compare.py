@@ -1,9 +1,10 @@
 """nbengine beside what people would use instead: same model, same prompts, same lengths, one table.
 
-`python benchmarks/compare.py [--workloads W1 W2 …] [--engines …] [--dtype bfloat16] [--save]`
+`python benchmarks/compare.py [--workloads W1 W2 …] [--engines …] [--dtype bfloat16] [--quantization int8 …] [--save]`
 
 Each engine runs alone in a process of its own, the engines taking turns, so that a busy neighbour hurts them alike. A peer
-that is not installed is left out and named. With --save the figures go to benchmarks/results/ with machine and date.
+that is not installed is left out and named. Below the table: nbengine over the best peer that ran, beside what it should be
+(TARGETS). With --save the figures go to benchmarks/results/ with machine and date.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from peers import PEERS
 
 HERE = Path(__file__).parent
 # A peer may live in a virtual environment of its own: NBENGINE_BENCH_PYTHON_<ENGINE>=its interpreter.
+TARGETS = {"W1": 1.0, "W2": 1.2, "W3": 1.4, "W4": 1.35}  # output tokens a second over the best peer's
+QUANTIZED = ("nbengine", "llama-cpp")  # engines that have int8 and int4
+WEIGHT_BYTES = {"int8": 1.0, "int4": 0.625}  # of a matrix's element, scales included
 COLUMNS = ("output_tok_s", "ttft_p50_ms", "itl_p50_ms", "itl_p99_ms", "peak_rss_mb", "load_s")
 
 
@@ -32,15 +36,29 @@ def interpreter(engine: str) -> str:
     return os.environ.get(f"NBENGINE_BENCH_PYTHON_{engine.upper().replace('-', '_')}", sys.executable)
 
 
-def run(engine: str, workload: str, args: argparse.Namespace, model: Path) -> dict[str, Any] | None:
+def run(
+    engine: str, workload: str, quantization: str | None, args: argparse.Namespace, model: Path
+) -> dict[str, Any] | None:
     command = [interpreter(engine), str(HERE / "engine.py"), "--engine", engine, "--workload", workload, "--json"]
     command += ["--dtype", args.dtype, "--reps", str(args.reps), "--model", str(model)]
+    command += ["--quantization", quantization] if quantization else []
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     if done.returncode:
         reason = (done.stderr.strip() or "no message").splitlines()[-1]
         print(f"{engine} on {workload}: left out ({reason})", file=sys.stderr)
         return None
     return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def processor() -> str:
+    """The processor's name and the widest vectors that it offers."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.processor() or platform.machine()
+    fields = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
+    fields = {key.strip(): value.strip() for key, value in fields.items()}
+    flags = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in fields.get("flags", "").split()]
+    return f"{fields.get('model name', platform.machine())} ({', '.join(flags)})"
 
 
 def read_bandwidth_gb_s() -> float:
@@ -70,7 +88,7 @@ def gemm_gflop_s(dtype: str) -> float:
     return 2 * 512 * 1536 * 1536 / statistics.median(seconds) / 1e9
 
 
-def limit_share(row: dict[str, Any], weights_bytes: int, parameters: int, bandwidth: float, gemm: float) -> float:
+def limit_share(row: dict[str, Any], weights_bytes: float, parameters: int, bandwidth: float, gemm: float) -> float:
     """The time that the physical limit asks for, over the time taken: 1 would be perfect.
 
     Every token in and out costs 2 operations a parameter; every decode step reads the weights once.
@@ -83,12 +101,30 @@ def limit_share(row: dict[str, Any], weights_bytes: int, parameters: int, bandwi
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    print(f"{'':4}{'engine':24}" + "".join(f"{c:>14}" for c in COLUMNS) + f"{'vs nbengine':>13}{'of limit':>10}")
+    print(f"{'':4}{'engine':24}" + "".join(f"{c:>14}" for c in COLUMNS) + f"{'of limit':>10}")
     for row in rows:
-        ours = next((r for r in rows if r["workload"] == row["workload"] and r["engine"] == "nbengine"), None)
-        ratio = f"{row['output_tok_s'] / ours['output_tok_s']:.2f}x" if ours else ""
         cells = "".join(f"{row[c]:14.1f}" if c in row else f"{'-':>14}" for c in COLUMNS)
-        print(f"{row['workload']:4}{row['engine']:24}{cells}{ratio:>13}{row['of_limit']:>10.0%}")
+        print(f"{row['workload']:4}{label(row):24}{cells}{row['of_limit']:>10.0%}")
+
+
+def label(row: dict[str, Any]) -> str:
+    return f"{row['engine']} {row['quantization'] or ''}".strip()
+
+
+def ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each workload and quantization that both sides ran: nbengine over the best peer, and the target."""
+    found = []
+    for ours in (row for row in rows if row["engine"] == "nbengine"):
+        same = ("workload", "quantization")
+        peers = [r for r in rows if r["engine"] != "nbengine" and all(r[key] == ours[key] for key in same)]
+        if peers:
+            best = max(peers, key=lambda r: float(r["output_tok_s"]))
+            ratio = ours["output_tok_s"] / best["output_tok_s"]
+            target = None if ours["quantization"] else TARGETS[ours["workload"]]
+            found.append(
+                {key: ours[key] for key in same} | {"best": label(best), "ratio": round(ratio, 3), "target": target}
+            )
+    return found
 
 
 def main() -> None:
@@ -96,6 +132,7 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", choices=workloads.NAMES, default=["W1", "W2", "W3", "W4"])
     parser.add_argument("--engines", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
+    parser.add_argument("--quantization", nargs="*", choices=["int8", "int4"], default=[], help="these forms too")
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
     parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
@@ -107,16 +144,24 @@ def main() -> None:
     element = 4 if args.dtype == "float32" else 2
     parameters = (model / "model.safetensors").stat().st_size // 4  # the file holds float32
     bandwidth, gemm = read_bandwidth_gb_s(), gemm_gflop_s(args.dtype)
+    runs: list[tuple[str, str, str | None]] = [(w, e, None) for w in args.workloads for e in args.engines]
+    runs += [(w, e, q) for w in args.workloads for q in args.quantization for e in args.engines if e in QUANTIZED]
     rows = []
-    for workload, engine in tqdm([(w, e) for w in args.workloads for e in args.engines], unit="run"):
-        if row := run(engine, workload, args, model):
-            rows.append(row | {"of_limit": limit_share(row, parameters * element, parameters, bandwidth, gemm)})
+    for workload, engine, quantization in tqdm(runs, unit="run"):
+        if row := run(engine, workload, quantization, args, model):
+            weights = parameters * WEIGHT_BYTES.get(quantization, element)
+            rows.append(row | {"of_limit": limit_share(row, weights, parameters, bandwidth, gemm)})
     print_table(rows)
+    for found in ratios(rows):
+        target = f", target {found['target']}x" if found["target"] else ""
+        form = f" {found['quantization']}" if found["quantization"] else ""
+        print(f"{found['workload']}{form}: {found['ratio']:.2f}x {found['best']}{target}")
     report = {
         "date": datetime.date.today().isoformat(),
-        "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "machine": {"processor": processor(), "cores": os.cpu_count()},
         "memory_read_gb_s": round(bandwidth, 1),
         "gemm_gflop_s": round(gemm),
+        "ratios": ratios(rows),
         "rows": rows,
     }
     if args.save:

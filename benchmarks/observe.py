@@ -1,10 +1,12 @@
-"""What watching costs: the time of a decode step with the recorder off, on, and on with the undo log.
+"""What watching costs: the time of a decode step with the recorder off, on, with the undo log, and with a Lab attached.
 
     python benchmarks/observe.py [--model smollm2-135m | --scripted] [--requests 64] [--steps 120] [--json]
 
 One engine, one run: the three ways take turns, ten steps at a time, so that they meet the same machine. Medians. hooks:
 the CPU time that the recorder (and the undo log) took themselves, measured around their calls; on a busy machine it says
-more than the difference of the step times. The last line with --json is one JSON object.
+more than the difference of the step times. lab: a Lab whose messages are serialised as a kernel does it and acknowledged at
+once, as by a browser that is never behind, so that all 30 batches a second are sent. The last line with --json is one JSON
+object.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from jupyter_client.session import Session
+
 from nbengine import LLM, SamplingParams
 from nbengine.debug.debugger import Debugger
 
 TURN = 10  # steps
-WAYS = ("off", "recorder", "recorder+undo")
+WAYS = ("off", "recorder", "recorder+undo", "lab")
 
 
 def make_llm(args: argparse.Namespace) -> LLM:
@@ -56,10 +60,26 @@ class Clock:
         setattr(owner, name, timed)
 
 
+def answer_at_once(lab: Any) -> None:
+    """Stand in for kernel and browser: each message is put into its wire form, and acknowledged."""
+    session = Session()
+
+    def send(message: dict[str, Any], buffers: list[bytes] | None = None) -> None:
+        content = {"comm_id": lab.model_id, "data": {"method": "custom", "content": message}}
+        session.serialize(session.msg("comm_msg", content))
+        if "seq" in message:
+            lab._receive({"kind": "ack", "seq": message["seq"]})
+
+    lab.send = send
+    lab._receive({"kind": "ready", "have": 0})
+
+
 def attached(llm: LLM, way: str, clock: Clock) -> Debugger | None:
     if way == "off":
         return None
     debugger = Debugger(llm, undo=way == "recorder+undo")
+    if way == "lab":
+        answer_at_once(debugger.lab)
     for name in ("on_scheduled", "on_executed", "on_updated"):
         clock.around(debugger._window.recorder, name)
     if debugger.undo is not None:
@@ -112,6 +132,7 @@ def main() -> None:
         **{f"{way}_hooks_ms": round(hook[way] * 1e3, 4) for way in WAYS[1:]},
         "recorder_share": round(hook["recorder"] / step["off"], 4),
         "undo_share": round((hook["recorder+undo"] - hook["recorder"]) / step["off"], 4),
+        "lab_share": round(step["lab"] / step["off"] - 1, 4),
     }
     for name, value in result.items():
         print(f"{name:>24}  {value}")
