@@ -44,7 +44,7 @@ def test_a_saved_lab_adds_less_than_two_kilobytes_to_its_bundle(open_notebook: O
     bundle = sum(size(m["state"].get(name, "")) for m in models.values() for name in ("_esm", "_css"))
     (output,) = notebook.cells[-1].outputs
     picture = {mime: data for mime, data in output.data.items() if mime != WIDGET}
-    assert "image/png" in picture and "text/html" in picture
+    assert "image/png" in picture and "text/html" not in picture  # which they would show instead
     growth = size(notebook.metadata.widgets) + size(output) - size(picture) - bundle
     assert 50_000 < bundle < 95_000
     assert growth < 2000, f"{growth} bytes beyond the bundle"
@@ -102,6 +102,19 @@ def test_two_views_and_a_cell_run_again_stay_in_step_and_closing_leaks_nothing(
     assert page.page.evaluate("live") == 0
     page.run_cell(1)
     wait_until_true_to_life(page, page.lab(0))
+    assert page.errors == []
+
+
+def test_a_kernel_that_is_shut_down_leaves_a_recording_that_plays(open_notebook: Open, lab_folder: Path) -> None:
+    write_notebook(lab_folder / "shut_down.ipynb", ENGINE + ADD, "dbg.step(4)", "dbg")
+    page = open_notebook("shut_down.ipynb")
+    page.run_all()
+    lab = page.lab()
+    wait_until_true_to_life(page, lab)
+    page.page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    lab.locator(".nbe-banner-warn:has-text('kernel gone: this is the saved trace')").wait_for(timeout=10_000)
+    click(lab, "back")
+    lab.locator(".nbe-step:has-text('step 2')").wait_for(timeout=5_000)
     assert page.errors == []
 
 

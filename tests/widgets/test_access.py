@@ -42,7 +42,7 @@ def test_axe_finds_nothing_in_any_tab_look_or_menu(page: Page, scheme: Any) -> N
     for tab in ("Request", "Step", "Batch", "Why", "Source"):
         page.get_by_role("tab", name=tab).click()
         found[tab] = axe(page)
-    for look in ("table", "prefixes", "map"):
+    for look in ("table", "prefixes", "map", "list"):
         page.get_by_role("button", name=look, exact=True).click()
         found[look] = axe(page)
     for menu in ("until", "break", "change"):

@@ -81,6 +81,17 @@ def test_blocks_can_be_read_as_a_table(page: Page, tmp_path: Path) -> None:
     assert "r4" in (row.text_content() or "")
 
 
+def test_the_timeline_can_be_read_as_a_table_and_pointed_at(page: Page, tmp_path: Path) -> None:
+    show(page, story().records, tmp_path)
+    page.get_by_role("button", name="list", exact=True).click()
+    row = page.locator(".nbe-steps tbody tr").first
+    assert [row.locator("th").text_content(), row.locator(".nbe-what").text_content()] == ["42", "decoded 4, preempted r7."]
+    page.locator(".nbe-steps tbody tr").nth(5).click()
+    page.locator(".nbe-playhead:has-text('37')").wait_for()
+    page.locator(".nbe-time").hover(position={"x": 84 + 3, "y": 60})
+    assert "Step 0: " in (page.locator(".nbe-time .nbe-tip").text_content() or "")
+
+
 # -------------------------------------------------------------------------------------------------------- R104: a crowd
 
 

@@ -61,9 +61,8 @@ function Panes({ moment, pane }: { moment: Moment; pane: Pane }): JSX.Element {
     <div class="nbe-root" tabIndex={-1} role="group" aria-label="nbengine Lab" onKeyDown={(event) => onKey(event, store)}>
       {whole && <Transport moment={moment} />}
       {whole && <Notices moment={moment} />}
-      {quiet ? (
-        <Empty store={store} />
-      ) : (
+      {quiet && <Empty store={store} />}
+      {!quiet && pane !== "timeline" && (
         <div class="nbe-panes">
           {(whole || pane === "queues") && <Queues moment={moment} />}
           {(whole || pane === "blocks") && <Blocks moment={moment} />}

@@ -86,6 +86,15 @@ describe("the data channel", () => {
 class FakeControl implements ControlModel {
   traits: Record<string, unknown> = { answered_off_main: false, hellos: 0 };
   comm_live = true;
+  kernel = new Set<() => void>();
+  widget_manager = {
+    kernel: {
+      disposed: {
+        connect: (callback: () => void) => this.kernel.add(callback),
+        disconnect: (callback: () => void) => this.kernel.delete(callback),
+      },
+    },
+  };
   sent: unknown[] = [];
   handlers: { event: string; callback: () => void; context: unknown }[] = [];
   get = (name: string): unknown => this.traits[name];
@@ -140,12 +149,19 @@ describe("the control channel", () => {
     expect([control.liveness, model.sent.length]).toEqual(["gone", 0]);
   });
 
+  it("knows when the kernel was shut down, which closes no comm", () => {
+    const model = new FakeControl();
+    const control = new Control(model, () => undefined);
+    for (const tell of model.kernel) tell();
+    expect(control.liveness).toBe("gone");
+  });
+
   it("leaves nothing behind", () => {
     const model = new FakeControl();
     const control = new Control(model, () => undefined);
     control.hello();
     control.dispose();
     vi.advanceTimersByTime(5000);
-    expect([model.handlers.length, model.sent.length, vi.getTimerCount()]).toEqual([0, 1, 0]);
+    expect([model.handlers.length, model.kernel.size, model.sent.length, vi.getTimerCount()]).toEqual([0, 0, 1, 0]);
   });
 });

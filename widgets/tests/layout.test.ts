@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { cellAt, cellUnder, clampScale, fitScale, gridLayout, niceCeiling, packLanes, stackHeights, stepOfX, xOfStep, zoomScale } from "../src/core/layout";
+import { axisTop, cellAt, cellUnder, clampScale, fitScale, gridLayout, logHeight, niceCeiling, packLanes, stackHeights, stepOfX, xOfStep, zoomScale } from "../src/core/layout";
 import { duration, grouped, ordinal, ranges, shortId } from "../src/core/words";
 
 describe("the block grid", () => {
@@ -50,11 +50,21 @@ describe("the time scale", () => {
 
 describe("bars and lanes", () => {
   it("stacks parts to the height of their sum", () => {
-    expect(stackHeights([1, 2, 1], 8, 80, false)).toEqual([10, 20, 10]);
-    expect(stackHeights([0, 0], 8, 80, false)).toEqual([0, 0]);
-    const [small] = stackHeights([0.01], 10, 90, true);
-    expect(small).toBeCloseTo(0);
-    expect(stackHeights([10], 10, 90, true)[0]).toBeCloseTo(90);
+    expect(stackHeights([1, 2, 1], 8, 80)).toEqual([10, 20, 10]);
+    expect(stackHeights([0, 0], 8, 80)).toEqual([0, 0]);
+    expect(stackHeights([8, 24], 8, 80)).toEqual([20, 60]);
+  });
+
+  it("puts a decade beside a decade on a logarithmic axis", () => {
+    expect([10, 1, 0.1, 1e-4, 1e-9, 0].map((value) => Math.round(logHeight(value, 10, 100)))).toEqual([100, 80, 60, 0, 0, 0]);
+  });
+
+  it("tears a few outliers rather than flatten all others", () => {
+    const steps = [1.5, ...Array.from({ length: 29 }, (_, i) => 0.1 + i / 1000)];
+    expect(axisTop(steps)).toBeCloseTo(0.15);
+    expect(axisTop([1.5, 0.1])).toBe(1.5);
+    expect(axisTop([0.3, 0.1, 0.1, 0.12, 0.1])).toBeCloseTo(0.3);
+    expect(axisTop([])).toBe(1);
   });
 
   it("lets lanes share a row only if they do not overlap", () => {

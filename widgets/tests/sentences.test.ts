@@ -53,10 +53,19 @@ describe("the story of a preemption", () => {
     ]);
     expect(story.facts).toEqual([
       ["computed before", "74 tokens"],
-      ["to recompute", "26 if nothing is evicted, else 74"],
+      ["to recompute", "26 if nothing is evicted, at most 74"],
       ["now", "first in the waiting queue"],
     ]);
     expect([story.file, story.line]).toEqual(["nbengine/scheduler/scheduler.py", 212]);
+  });
+
+  it("counts what is lost already, and what others keep", () => {
+    const ops: Scheduled["block_ops"] = [["d", 1, "r7"], ["b", 25, "r7"], ["b", 24, "r7"], ["e", 25, "r7"], ["a", 25, "r5"]];
+    const [decision] = preemptions(scheduled);
+    const numbers = { ...decision[2], computed: 48, freed: 2 };
+    const story = tellPreemption(["r7", "preempted", numbers, "r5"], { ...scheduled, block_ops: ops }, { policy: "fcfs", blockSize: 16, place: 0 });
+    expect(story.lines[2]).toBe("Its 2 blocks went back: 2 keep their hash and can be hit again. 1 more stays with others that share it.");
+    expect(story.facts[1]).toEqual(["to recompute", "16 if nothing more is evicted, at most 48"]);
   });
 
   it("tells it of one that was its own victim", () => {
@@ -64,6 +73,12 @@ describe("the story of a preemption", () => {
     const story = tellPreemption(decision, scheduled, { policy: "priority", blockSize: 16, place: -1 });
     expect(story.lines[0]).toContain("r5 needed **2 blocks** for its 81st token; **1 was free**.");
     expect(story.lines[1]).toBe("Policy priority takes the least urgent of the running queue, and that was **r5 itself**.");
+  });
+
+  it("names the rule if it is a person's own", () => {
+    const decision: Decision = ["r7", "preempted", { needs: 1, free: 0, computed: 80, freed: 5 }, "r5", 12, "cell.py", "Mine.choose_victim"];
+    const story = tellPreemption(decision, scheduled, { policy: "fcfs", blockSize: 16, place: -1 });
+    expect(story.lines[1]).toBe("Mine.choose_victim chose **r7**.");
   });
 });
 

@@ -309,7 +309,7 @@ def cut_pieces(
     tokens = max(1, TILE_ROWS // group)
     total = ir.load_i32(starts, requests)
     pieces = np.empty((total // tokens + requests, 5), dtype=np.int64)
-    count, r = 0, 0
+    count, r = np.int64(0), np.int64(0)
     while r < requests:
         first, end = ir.load_i32(starts, r), ir.load_i32(starts, r + 1)
         members, shared = np.int64(1), np.int64(0)

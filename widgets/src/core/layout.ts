@@ -90,13 +90,28 @@ export function clampScale(scale: TimeScale, base: number, end: number): TimeSca
   return { ...scale, from: Math.max(base, Math.min(scale.from, end + ROOM_AHEAD - shown)) };
 }
 
-/** Heights in a stack of times: each part's share of the bar, in pixels, on a linear or a logarithmic axis. */
-export function stackHeights(parts: number[], most: number, height: number, log: boolean): number[] {
+/** Heights in a stack of times, in pixels; one that is over the top of the axis is cut there. */
+export function stackHeights(parts: number[], most: number, height: number): number[] {
   const total = parts.reduce((sum, part) => sum + part, 0);
   if (total <= 0 || most <= 0) return parts.map(() => 0);
-  const least = most / 1000;
-  const bar = log ? Math.max(0, Math.log10(Math.max(total, least) / least) / 3) * height : (total / most) * height;
-  return parts.map((part) => (part / total) * Math.min(bar, height));
+  return parts.map((part) => (part / total) * Math.min(total / most, 1) * height);
+}
+
+export const DECADES = 5; // of a logarithmic axis
+
+/** Height of a value on a logarithmic axis that ends at `most`; 0 for what is smaller than the axis can show. */
+export function logHeight(value: number, most: number, height: number): number {
+  return value > 0 ? Math.max(0, 1 + Math.log10(value / most) / DECADES) * height : 0;
+}
+
+/** The top of a linear axis: the longest, unless so few are so long (a first step that compiles) that all others would vanish. */
+export function axisTop(values: number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  const few = sorted.length >= 4 ? Math.ceil(sorted.length / 20) : 0;
+  const most = sorted[sorted.length - 1] ?? 0;
+  const usual = sorted[sorted.length - 1 - few] ?? 0;
+  if (usual <= 0 || most <= 3 * usual) return niceCeiling(most);
+  return niceCeiling(sorted.reduce((top, value) => (value <= 2 * usual ? value : top), 0));
 }
 
 /** Rows for lanes: as many as needed so that no two that overlap in time share one. */

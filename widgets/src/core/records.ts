@@ -36,6 +36,7 @@ export type Decision = [
   cause?: string | null,
   line?: number,
   file?: string,
+  rule?: string,
 ];
 
 interface Moment {

@@ -25,7 +25,7 @@ export function preemptions(scheduled: Scheduled): Decision[] {
 }
 
 export function tellPreemption(decision: Decision, scheduled: Scheduled, context: StoryContext): Story {
-  const [victim, verdict, numbers, , line = 0, file = ""] = decision;
+  const [victim, verdict, numbers, , line = 0, file = "", rule = ""] = decision;
   const cause = verdict === "self_preempted" ? victim : (decision[3] ?? "another request");
   const ops = (scheduled.block_ops ?? []).filter(([, , who]) => who === victim);
   const count = (op: string): number => ops.filter(([kind]) => kind === op).length;
@@ -33,12 +33,13 @@ export function tellPreemption(decision: Decision, scheduled: Scheduled, context
   const bare = count("f");
   const shared = count("d");
   const computed = numbers.computed ?? 0;
-  const again = Math.max(0, computed - (kept + shared) * context.blockSize);
+  const lost = (scheduled.block_ops ?? []).filter(([op, block]) => op === "e" && ops.some(([kind, mine]) => kind === "b" && mine === block)).length;
+  const again = Math.max(0, computed - (kept - lost + shared) * context.blockSize);
   const taken = takenBy(scheduled.block_ops ?? [], cause);
   const lines = [
     `${cause} needed **${counted(numbers.needs ?? 0, "block")}**${forWhat(scheduled, cause)}; ` +
       `**${numbers.free ?? 0} ${numbers.free === 1 ? "was" : "were"} free**.`,
-    policyLine(context.policy, victim, cause),
+    ruleLine(rule, context.policy, victim, cause),
     wentBack(numbers.freed ?? ops.length, kept, bare, shared),
   ];
   if (taken.length && cause !== victim) {
@@ -46,7 +47,7 @@ export function tellPreemption(decision: Decision, scheduled: Scheduled, context
   }
   const facts: [string, string][] = [
     ["computed before", counted(computed, "token")],
-    ["to recompute", again < computed ? `${again} if nothing is evicted, else ${computed}` : counted(computed, "token")],
+    ["to recompute", again < computed ? `${again} if nothing${lost ? " more" : ""} is evicted, at most ${computed}` : counted(computed, "token")],
   ];
   if (context.place >= 0) {
     facts.push(["now", context.place === 0 ? "first in the waiting queue" : `${ordinal(context.place + 1)} in the waiting queue`]);
@@ -62,7 +63,9 @@ function forWhat(scheduled: Scheduled, cause: string): string {
   return first === last ? ` for its ${ordinal(first)} token` : ` for its tokens ${first} to ${last}`;
 }
 
-function policyLine(policy: string, victim: string, cause: string): string {
+/** rule: the name of a person's own, empty for the stock scheduler's. */
+function ruleLine(rule: string, policy: string, victim: string, cause: string): string {
+  if (rule) return `${rule} chose **${victim}${victim === cause ? " itself" : ""}**.`;
   const whom = policy === "priority" ? "the least urgent of the running queue" : "the last of the running queue";
   if (victim === cause) return `Policy ${policy} takes ${whom}, and that was **${victim} itself**.`;
   return `Policy ${policy} takes ${whom}: **${victim}**.`;
@@ -72,8 +75,8 @@ function wentBack(freed: number, kept: number, bare: number, shared: number): st
   const parts: string[] = [];
   if (kept) parts.push(`${kept} ${kept === 1 ? "keeps its hash" : "keep their hash"} and can be hit again`);
   if (bare) parts.push(`${bare} ${bare === 1 ? "was bare and is" : "were bare and are"} next to be taken`);
-  if (shared) parts.push(`${shared} ${shared === 1 ? "stays" : "stay"} with others that share ${shared === 1 ? "it" : "them"}`);
-  return `Its ${counted(freed, "block")} went back${parts.length ? `: ${parts.join(", ")}` : ""}.`;
+  const stay = shared ? ` ${shared} more ${shared === 1 ? "stays" : "stay"} with others that share ${shared === 1 ? "it" : "them"}.` : "";
+  return `Its ${counted(freed, "block")} went back${parts.length ? `: ${parts.join(", ")}` : ""}.${stay}`;
 }
 
 /** Blocks that a request took from the free queue in a step, in order. */

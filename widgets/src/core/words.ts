@@ -15,9 +15,21 @@ export function ordinal(value: number): string {
   return `${value}${suffix}`;
 }
 
+/** A token's text with its white space to be seen. */
+export function visible(text: string): string {
+  return text.replace(/ /g, "·").replace(/\n/g, "⏎").replace(/\t/g, "⇥");
+}
+
+/** A probability; what is not quite nothing or all is not called so. */
+export function percent(share: number): string {
+  const rounded = Math.round(share * 100);
+  if (rounded === 0 && share > 0) return "<1%";
+  return rounded === 100 && share < 1 ? ">99%" : `${rounded}%`;
+}
+
 export function duration(seconds: number | null | undefined): string {
   if (seconds == null) return "–";
-  if (seconds >= 1) return `${seconds.toFixed(2)} s`;
+  if (seconds >= 0.9995) return `${seconds.toFixed(2)} s`;
   if (seconds >= 1e-3) return `${(seconds * 1e3).toFixed(seconds >= 0.1 ? 0 : 1)} ms`;
   return `${Math.round(seconds * 1e6)} µs`;
 }

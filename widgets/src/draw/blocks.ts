@@ -25,11 +25,12 @@ export interface BlocksPicture {
 export const MARGIN = 5; // room for rings around the outer cells
 
 export function drawBlocks(g: CanvasRenderingContext2D, picture: BlocksPicture): void {
-  if (picture.layout.width < 14) drawSmall(g, picture, MARGIN);
+  const small = picture.layout.width < 14;
+  if (small) drawSmall(g, picture, MARGIN);
   g.save();
   g.translate(MARGIN, MARGIN);
-  if (picture.layout.width >= 14) drawLarge(g, picture);
-  drawTable(g, picture);
+  if (small) drawTable(g, picture);
+  else drawLarge(g, picture);
   for (const block of [picture.hoveredBlock, picture.selectedBlock]) if (block >= 0) ring(g, picture, block, picture.theme.ink, 1.6);
   for (const block of picture.suspects) ring(g, picture, block, picture.theme.bad, 2.4);
   g.restore();
@@ -52,6 +53,8 @@ function drawLarge(g: CanvasRenderingContext2D, picture: BlocksPicture): void {
     g.globalAlpha = 1;
     if (step >= 0 && state.blocks.touched[block] === step) ring(g, picture, block, theme.phases.update, 2.2);
   }
+  drawTable(g, picture); // under the labels
+  labelEntries(picture, text);
   drawLabels(g, text.numberFont, text.numbers);
   drawLabels(g, text.ownerFont, text.owners);
 }
@@ -135,6 +138,19 @@ function label(g: CanvasRenderingContext2D, picture: BlocksPicture, text: LabelF
   g.globalAlpha = base * 0.95;
   g.fillRect(x + pad, bottom, w * blockFill(state, block, picture.blockSize), thick);
   g.globalAlpha = base;
+}
+
+/** On the selected request's blocks: which entry of its table each is. */
+function labelEntries(picture: BlocksPicture, text: LabelFonts): void {
+  const { layout, theme } = picture;
+  if (layout.width < 56) return;
+  const table = picture.state.request(picture.selected)?.blockIds ?? [];
+  table.forEach((block, entry) => {
+    const { x, y } = cellAt(layout, block);
+    const said = `[${entry}]`;
+    const color = theme.inks[blockRequest(picture.state, block) % NUM_COLORS];
+    text.owners.push({ text: said, x: x + layout.width - 7 - said.length * text.each, y: y + Math.min(18, layout.height * 0.32), color, alpha: 1 });
+  });
 }
 
 /** The selected request's block table, as a dotted path through its blocks in order. */

@@ -1,8 +1,8 @@
 // The timeline: phase times stacked, tokens under the budget, a lane a request. Bars are one canvas, the playhead another.
 
 import { type History, SERIES } from "../core/history";
-import { type TimeScale, niceCeiling, stackHeights, xOfStep } from "../core/layout";
-import { duration } from "../core/words";
+import { DECADES, type TimeScale, axisTop, logHeight, niceCeiling, stackHeights, xOfStep } from "../core/layout";
+import { duration, grouped } from "../core/words";
 import { type LaneLayout, drawLanes } from "./lanes";
 import type { Theme } from "./theme";
 
@@ -32,12 +32,16 @@ export interface TimelinePicture {
 }
 
 export function drawTimeline(g: CanvasRenderingContext2D, picture: TimelinePicture): void {
-  drawAxes(g, picture);
+  const most = timeTop(picture);
+  drawAxes(g, picture, most);
+  drawStepNumbers(g, picture);
   g.save();
   g.beginPath();
   g.rect(LEFT - 1, 0, picture.width - LEFT + 1, 2000);
   g.clip();
-  drawTimes(g, picture);
+  if (picture.log) drawLogTimes(g, picture, most);
+  else drawTimes(g, picture, most);
+  drawMarks(g, picture);
   drawTokens(g, picture);
   drawCache(g, picture);
   g.restore();
@@ -45,7 +49,7 @@ export function drawTimeline(g: CanvasRenderingContext2D, picture: TimelinePictu
   drawHoles(g, picture);
 }
 
-function drawAxes(g: CanvasRenderingContext2D, { theme, width, history, log, scale }: TimelinePicture): void {
+function drawAxes(g: CanvasRenderingContext2D, { theme, width, history, log, budget }: TimelinePicture, most: number): void {
   const say = (text: string, y: number, color: string): void => {
     g.fillStyle = color;
     g.fillText(text, 0, y);
@@ -55,8 +59,8 @@ function drawAxes(g: CanvasRenderingContext2D, { theme, width, history, log, sca
   say("tokens", TOKENS_TOP + 24, theme.ink2);
   say("KV in use", CACHE_TOP + 12, theme.ink2);
   say("requests", LANES_TOP + 8, theme.ink2);
-  const most = mostTime(history, scale);
   g.font = `10px ${theme.ui}`;
+  if (budget) say(`budget ${grouped(budget)}`, TOKENS_TOP + 38, theme.warn);
   if (history.value("queries", history.end - 1)) say("prefix hits", CACHE_TOP + 24, theme.ok);
   if (history.length) say(log ? `log, to ${duration(most)}` : `to ${duration(most)}`, HEAD + 26, theme.ink3);
   g.strokeStyle = theme.line;
@@ -69,11 +73,25 @@ function drawAxes(g: CanvasRenderingContext2D, { theme, width, history, log, sca
   }
 }
 
-function mostTime(history: History, scale: TimeScale): number {
-  let most = 0;
+function timeTop({ history, scale, log }: TimelinePicture): number {
   const { from, to } = visible(history, scale);
-  for (let step = from; step < to; step++) most = Math.max(most, total(history, step));
-  return niceCeiling(most);
+  const totals = Array.from({ length: Math.max(0, to - from) }, (_, i) => total(history, from + i));
+  return log ? niceCeiling(totals.reduce((most, value) => Math.max(most, value), 0)) : axisTop(totals);
+}
+
+const NUMBER_ROOM = 52; // pixels from one step number to the next
+
+function drawStepNumbers(g: CanvasRenderingContext2D, { history, theme, scale, width }: TimelinePicture): void {
+  const { from, to } = visible(history, scale);
+  const every = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000].find((count) => count * scale.perStep >= NUMBER_ROOM) ?? 10_000;
+  g.font = `10px ${theme.mono}`;
+  g.fillStyle = theme.ink3;
+  g.textAlign = "center";
+  for (let step = Math.ceil(from / every) * every; step < to; step += every) {
+    const x = playheadX(scale, step);
+    if (x >= LEFT && x < width - 8) g.fillText(String(step), x, HEAD - 8);
+  }
+  g.textAlign = "left";
 }
 
 function total(history: History, step: number): number {
@@ -105,27 +123,73 @@ function bars(history: History, scale: TimeScale): { x: number; width: number; s
   return list;
 }
 
-function drawTimes(g: CanvasRenderingContext2D, { history, theme, scale, log }: TimelinePicture): void {
-  const most = mostTime(history, scale);
+/** A bar that is longer than the axis is torn, with its time beside it. */
+function drawTimes(g: CanvasRenderingContext2D, { history, theme, scale }: TimelinePicture, most: number): void {
   const shown = bars(history, scale);
-  const stacks = shown.map(({ step }) =>
-    stackHeights(SERIES.map((name) => history.value(name, step)), most, TIME_HEIGHT - 2, log),
-  );
+  const isTorn = ({ step }: { step: number }): boolean => total(history, step) > most * 1.001;
+  const torn = shown.filter(isTorn);
+  const full = TIME_HEIGHT - 2;
+  const room = torn.length ? TIME_HEIGHT - 15 : full; // torn ones end above the others, where their times have room
+  const stacks = shown.map((bar) => stackHeights(SERIES.map((name) => history.value(name, bar.step)), most, isTorn(bar) ? full : room));
+  const bottom = HEAD + TIME_HEIGHT;
   SERIES.forEach((name, series) => {
     g.fillStyle = theme.phases[name];
     shown.forEach(({ x, width }, i) => {
       let below = 0;
       for (let k = 0; k < series; k++) below += stacks[i][k];
       const height = stacks[i][series];
-      if (height > 0) g.fillRect(x, HEAD + TIME_HEIGHT - below - height, width, height);
+      if (height > 0) g.fillRect(x, bottom - below - height, width, height);
     });
   });
-  g.fillStyle = theme.bad;
-  for (const step of history.failures.keys()) {
-    const x = LEFT + xOfStep(scale, step + 0.5);
-    g.font = `700 12px ${theme.ui}`;
-    g.fillText("✕", x - 5, HEAD + TIME_HEIGHT - 6);
+  g.font = `10px ${theme.ui}`;
+  g.strokeStyle = theme.bg;
+  g.fillStyle = theme.ink2;
+  g.lineWidth = 2;
+  for (const { x, width } of torn) {
+    g.beginPath();
+    g.moveTo(x - 1, HEAD + 14);
+    g.lineTo(x + width + 1, HEAD + 8);
+    g.stroke();
   }
+  torn.forEach(({ x, width, step }, i) => {
+    if ((torn[i + 1]?.x ?? Infinity) < x + NUMBER_ROOM) return;
+    g.fillText(duration(total(history, step)), x + width + 4, HEAD + 11);
+  });
+}
+
+/** Stacked logarithms would mean nothing: each phase is a tick at its own height instead, beside lines at powers of ten. */
+function drawLogTimes(g: CanvasRenderingContext2D, { history, theme, scale, width }: TimelinePicture, most: number): void {
+  const [bottom, height] = [HEAD + TIME_HEIGHT, TIME_HEIGHT - 2];
+  const shown = bars(history, scale);
+  g.font = `10px ${theme.ui}`;
+  g.textAlign = "right";
+  for (let power = 10 ** Math.floor(Math.log10(most)); power > most / 10 ** DECADES; power /= 10) {
+    const y = Math.round(bottom - logHeight(power, most, height));
+    g.fillStyle = theme.line;
+    g.fillRect(LEFT, y, width - LEFT, 1);
+    g.fillStyle = theme.ink3;
+    g.fillText(said(power), width, y - 1);
+  }
+  g.textAlign = "left";
+  for (const name of SERIES) {
+    g.fillStyle = theme.phases[name];
+    for (const { x, width: w, step } of shown) {
+      const h = logHeight(history.value(name, step), most, height);
+      if (h > 0) g.fillRect(x, bottom - h - 1, Math.max(1, w), 2.5);
+    }
+  }
+}
+
+/** A power of ten of a second. */
+function said(power: number): string {
+  const [unit, value] = power >= 0.99 ? ["s", power] : power >= 0.99e-3 ? ["ms", power * 1e3] : ["µs", power * 1e6];
+  return `${Math.round(value)} ${unit}`;
+}
+
+function drawMarks(g: CanvasRenderingContext2D, { history, theme, scale }: TimelinePicture): void {
+  g.fillStyle = theme.bad;
+  g.font = `700 12px ${theme.ui}`;
+  for (const step of history.failures.keys()) g.fillText("✕", playheadX(scale, step) + 3, HEAD + TIME_HEIGHT - 6);
   g.fillStyle = theme.warn;
   for (const step of history.breaks.keys()) diamond(g, LEFT + xOfStep(scale, step), HEAD + TIME_HEIGHT + 0.5, 4);
 }
@@ -171,10 +235,6 @@ function drawTokens(g: CanvasRenderingContext2D, { history, theme, scale, budget
   g.lineTo(width, y);
   g.stroke();
   g.setLineDash([]);
-  g.font = `11px ${theme.ui}`;
-  g.textAlign = "right";
-  g.fillText(budget <= most ? `budget ${budget}` : `budget ${budget} ↑`, width - 4, y - 4);
-  g.textAlign = "left";
 }
 
 /** How full the KV cache is, and what share of all prompt tokens so far was found in it. */

@@ -9,6 +9,17 @@ export interface ControlModel {
   off(event: string | null, callback: (() => void) | null, context?: unknown): void;
   send(message: unknown): void;
   comm_live?: boolean;
+  widget_manager?: { kernel?: Kernel | null };
+}
+
+/** JupyterLab's connection to the kernel. One that is shut down closes no comm: it is only let go. */
+export interface Kernel {
+  disposed: Signal;
+}
+
+interface Signal {
+  connect(callback: () => void): unknown;
+  disconnect(callback: () => void): unknown;
 }
 
 /** asking: no answer yet. live: commands arrive at once. between: they arrive when the kernel is between cells. */
@@ -21,6 +32,7 @@ export class Control {
   liveness: Liveness = "asking";
   private hellos = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
+  private readonly kernel: Kernel | null | undefined;
 
   constructor(
     private readonly model: ControlModel,
@@ -29,6 +41,8 @@ export class Control {
     model.on("change:answered_off_main", this.look, this);
     model.on("change:hellos", this.look, this);
     model.on("comm_live_update", this.look, this);
+    this.kernel = model.widget_manager?.kernel;
+    this.kernel?.disposed?.connect(this.leave);
     this.look();
   }
 
@@ -47,7 +61,10 @@ export class Control {
   dispose(): void {
     clearTimeout(this.timer);
     this.model.off(null, null, this);
+    this.kernel?.disposed?.disconnect(this.leave);
   }
+
+  private leave = (): void => this.become("gone");
 
   private ask = (): void => {
     if (this.liveness === "live" || this.liveness === "gone") return;

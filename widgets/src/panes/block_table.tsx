@@ -14,20 +14,21 @@ export function BlockTable({ moment, height }: { moment: Moment; height: number 
   const pages = Math.max(1, Math.ceil(count / PAGE));
   const [asked, setPage] = useState(0);
   const page = Math.min(asked, pages - 1);
+  const queue = new Map(moment.state.blocks.freeQueue().map((block, i) => [block, i + 1]));
   const blocks = Array.from({ length: Math.max(0, Math.min(PAGE, count - page * PAGE)) }, (_, i) => page * PAGE + i);
   return (
     <div class="nbe-map nbe-table-box" tabIndex={0} style={{ height: `${height}px` }}>
       <table class="nbe-table">
         <thead>
           <tr>
-            {["block", "state", "held by", "refs", "tokens", "hash", "text"].map((name) => (
+            {["block", "state", "held by", "refs", "tokens", "to go", "hash", "text"].map((name) => (
               <th key={name} scope="col">{name}</th>
             ))}
           </tr>
         </thead>
         <tbody>
           {blocks.map((block) => (
-            <TableRow key={block} moment={moment} block={block} />
+            <TableRow key={block} moment={moment} block={block} toGo={queue.get(block)} />
           ))}
         </tbody>
       </table>
@@ -42,7 +43,8 @@ export function BlockTable({ moment, height }: { moment: Moment; height: number 
   );
 }
 
-function TableRow({ moment, block }: { moment: Moment; block: number }): JSX.Element {
+/** toGo: its place in the free queue, 1 for the next that is taken. */
+function TableRow({ moment, block, toGo }: { moment: Moment; block: number; toGo?: number }): JSX.Element {
   const facts = blockFacts(moment, block);
   const request = block > 0 ? blockRequest(moment.state, block) : -1;
   return (
@@ -54,6 +56,7 @@ function TableRow({ moment, block }: { moment: Moment; block: number }): JSX.Ele
       </td>
       <td>{facts.refs || ""}</td>
       <td>{facts.filled || ""}</td>
+      <td>{toGo}</td>
       <td class="nbe-mono">{facts.hash.slice(0, 8)}</td>
       <td class="nbe-cut" title={facts.text}>{facts.text.trim().slice(0, 60)}</td>
     </tr>

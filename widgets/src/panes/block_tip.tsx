@@ -21,7 +21,7 @@ export function BlockTip({ moment, layout, width }: { moment: Moment; layout: Gr
       <b>block {block}</b> <span class="nbe-quiet">{facts.state}</span>
       {facts.owners.length > 0 && (
         <div>
-          {facts.owners.join(", ")} · {facts.filled}/{size} tokens · place {place}
+          {facts.refs > 1 && `${facts.refs} references: `}{facts.owners.join(", ")} · {facts.filled}/{size} tokens · entry {place} of {facts.refs > 1 ? "their tables" : "its table"}
         </div>
       )}
       {facts.last && <div>last held by {facts.last}</div>}

@@ -17,11 +17,11 @@ import { useDrawing, useSize } from "./use_canvas";
 /** The free queue and the legend under the map. */
 const BELOW = 122;
 
-const LOOKS = ["map", "table", "prefixes"] as const;
+const LOOKS = { map: "One cell a block", table: "One line a block", prefixes: "The tree of prompts that begin alike, and where they part" };
 
 export function Blocks({ moment }: { moment: Moment }): JSX.Element {
   const { store, state } = moment;
-  const [look, setLook] = useState<(typeof LOOKS)[number]>("map");
+  const [look, setLook] = useState("map");
   const [body, size] = useSize<HTMLDivElement>();
   const room = Math.max(120, size.height - BELOW);
   const header = store.fold.header;
@@ -32,8 +32,8 @@ export function Blocks({ moment }: { moment: Moment }): JSX.Element {
         KV blocks <small>{about}</small>
         <span class="nbe-spring" />
         <span class="nbe-zoom" role="group" aria-label="Show blocks as">
-          {LOOKS.map((name) => (
-            <button key={name} type="button" aria-pressed={look === name} onClick={() => setLook(name)}>{name}</button>
+          {Object.entries(LOOKS).map(([name, title]) => (
+            <button key={name} type="button" title={title} aria-pressed={look === name} onClick={() => setLook(name)}>{name}</button>
           ))}
         </span>
       </h3>

@@ -95,7 +95,7 @@ function Editor({ store, point, done }: { store: Store; point?: Breakpoint; done
       <Select name="measure" label="if" value={measure} options={MEASURES} changed={setMeasure} />
       {measure && <Select name="sign" value={sign} options={["<", ">"]} />}
       {measure && <NumberField name="limit" value={limit} />}
-      <NumberField name="count" label="from time" min={1} value={point?.count ?? 1} />
+      <NumberField name="count" label="from hit no." min={1} value={point?.count ?? 1} />
       <label>
         <input type="checkbox" name="once" value="yes" defaultChecked={point?.once} /> once
       </label>

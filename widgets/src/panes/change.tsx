@@ -45,7 +45,7 @@ export function Change({ moment: { store, state } }: { moment: Moment }): JSX.El
           </Form>
           <h4>the prefix cache</h4>
           <Form label="drop it" submit={({ preempt }) => store.command("drop_prefixes", { preempt_running: preempt === "yes" })}>
-            <label class="nbe-wide">
+            <label>
               <input type="checkbox" name="preempt" value="yes" /> preempt who runs, so that all blocks are free
             </label>
           </Form>

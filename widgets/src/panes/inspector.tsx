@@ -9,12 +9,12 @@ import { SourceTab } from "./tab_source";
 import { StepTab } from "./tab_step";
 import { WhyTab } from "./tab_why";
 
-const TABS: { name: Tab; label: string; Body: (props: { moment: Moment }) => JSX.Element }[] = [
-  { name: "request", label: "Request", Body: RequestTab },
-  { name: "step", label: "Step", Body: StepTab },
-  { name: "batch", label: "Batch", Body: BatchTab },
-  { name: "why", label: "Why", Body: WhyTab },
-  { name: "source", label: "Source", Body: SourceTab },
+const TABS: { name: Tab; label: string; title: string; Body: (props: { moment: Moment }) => JSX.Element }[] = [
+  { name: "request", label: "Request", title: "The chosen request: its text, times and blocks", Body: RequestTab },
+  { name: "step", label: "Step", title: "What the scheduler put together in this step", Body: StepTab },
+  { name: "batch", label: "Batch", title: "The tensors of this step", Body: BatchTab },
+  { name: "why", label: "Why", title: "Every decision of this step, with its reason", Body: WhyTab },
+  { name: "source", label: "Source", title: "The line of the engine that decided", Body: SourceTab },
 ];
 
 export function Inspector({ moment }: { moment: Moment }): JSX.Element {
@@ -33,11 +33,12 @@ export function Inspector({ moment }: { moment: Moment }): JSX.Element {
   return (
     <section class="nbe-pane nbe-inspector" aria-label="Inspector">
       <div class="nbe-tabs" role="tablist" aria-label="Inspector" onKeyDown={move}>
-        {TABS.map(({ name, label: text }) => (
+        {TABS.map(({ name, label: text, title }) => (
           <button
             key={name}
             type="button"
             role="tab"
+            title={title}
             aria-selected={name === store.tab}
             tabIndex={name === store.tab ? 0 : -1}
             onClick={() => store.set("tab", name)}

@@ -1,4 +1,5 @@
-// The states that are not the usual one: nothing yet, no kernel, a failed step, a busy kernel, looking at the past.
+// Where things stand, in a line that is always there, so that nothing moves when it changes: paused and why, running, looking
+// at the past, no kernel. And the states that need more than a line: nothing yet, a failed step, a busy kernel.
 
 import type { JSX } from "preact";
 import type { Moment } from "./context";
@@ -34,26 +35,43 @@ export function Empty({ store }: { store: Moment["store"] }): JSX.Element {
 }
 
 export function Notices({ moment }: { moment: Moment }): JSX.Element {
+  const { store } = moment;
+  const past = store.place !== null && !store.isRecording;
   return (
     <>
-      <Past moment={moment} />
-      <Gone moment={moment} />
-      <Failure moment={moment} />
+      {store.gone ? <Gone store={store} /> : past ? <Past moment={moment} /> : !moment.state.error && <Standing moment={moment} />}
+      {moment.state.error && <Failure moment={moment} />}
       <Busy moment={moment} />
     </>
   );
 }
 
-function Past({ moment: { store, state } }: { moment: Moment }): JSX.Element | null {
-  if (store.place === null || store.isRecording) return null;
+function Standing({ moment: { store } }: { moment: Moment }): JSX.Element {
+  const { reason = "", busy } = store.status;
+  const now = store.isRecording ? "recording" : (store.status.state ?? "idle");
+  const texts: Record<string, string> = {
+    recording: "recording: the buttons play it",
+    running: busy ? "running; controls arrive at the next phase" : "running",
+    paused: !reason ? "paused" : /^paused/.test(reason) ? reason : `paused: ${reason}`,
+  };
+  const text = texts[now] ?? (reason || now);
+  const kind = reason && now !== "running" ? " nbe-told" : " nbe-quiet";
+  return (
+    <div class={`nbe-banner nbe-standing${kind}`}>
+      <span class="nbe-chip" title={text}>{text}</span>
+    </div>
+  );
+}
+
+function Past({ moment: { store, state } }: { moment: Moment }): JSX.Element {
   const { live } = store.fold;
   const step = state.shownStep;
   return (
-    <div class="nbe-banner" role="status">
+    <div class="nbe-banner nbe-standing" role="status">
       <span>
         viewing step <b>{step}</b> of {Math.max(live.shownStep, step)}; the engine is at <b>{live.step}</b>
       </span>
-      <button type="button" onClick={() => store.backToNow()}>back to now</button>
+      <button type="button" title="Show what the engine holds now (End)" onClick={() => store.backToNow()}>back to now</button>
       {store.can("goto") && (
         <button type="button" onClick={() => store.command("goto", { step: step + 1 })} title="Undo the later steps in the engine itself">
           rewind to here
@@ -63,17 +81,15 @@ function Past({ moment: { store, state } }: { moment: Moment }): JSX.Element | n
   );
 }
 
-function Gone({ moment: { store } }: { moment: Moment }): JSX.Element | null {
-  if (!store.gone) return null;
+function Gone({ store }: { store: Moment["store"] }): JSX.Element {
   return (
-    <div class="nbe-banner nbe-banner-warn" role="status">
+    <div class="nbe-banner nbe-standing nbe-banner-warn" role="status">
       <span>{store.status.state === "closed" ? "engine let go" : "kernel gone"}: this is the saved trace. The buttons play it.</span>
     </div>
   );
 }
 
-function Failure({ moment: { store, state, records } }: { moment: Moment }): JSX.Element | null {
-  if (!state.error) return null;
+function Failure({ moment: { store, state, records } }: { moment: Moment }): JSX.Element {
   const trace = records.failed?.traceback?.trim() ?? "";
   const last = trace.split("\n").pop() || state.error;
   return (

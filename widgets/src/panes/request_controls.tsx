@@ -14,8 +14,15 @@ export function RequestControls({ moment, request }: { moment: Moment; request: 
     <div class="nbe-controls" role="group" aria-label={`Change ${id}`}>
       <NextToken moment={moment} id={id} />
       <div class="nbe-form">
-        <button type="button" disabled={request.status !== "running"} onClick={() => store.command("preempt", { request: id })}>preempt</button>
-        <button type="button" onClick={() => store.command("abort", { request: id })}>abort</button>
+        <button
+          type="button"
+          title="Take its place and its blocks; it waits at the front"
+          disabled={request.status !== "running"}
+          onClick={() => store.command("preempt", { request: id })}
+        >
+          preempt
+        </button>
+        <button type="button" title="End it here" onClick={() => store.command("abort", { request: id })}>abort</button>
         <Form label="set" submit={({ priority }) => store.command("priority", { request: id, priority: Number(priority ?? 0) })}>
           <NumberField name="priority" label="priority" min={-99} value={request.priority} />
         </Form>

@@ -2,6 +2,7 @@
 
 import type { JSX } from "preact";
 import { type BatchRow, readBatch } from "../core/batch";
+import { percent, ranges, visible } from "../core/words";
 import type { Moment } from "./context";
 import { RequestName } from "./parts";
 
@@ -37,17 +38,21 @@ export function BatchTab({ moment }: { moment: Moment }): JSX.Element {
 function Query({ moment, row, take }: { moment: Moment; row: BatchRow; take: number }): JSX.Element {
   const { fold } = moment.store;
   const size = fold.header?.block_size ?? 16;
+  const table = moment.state.request(fold.tables.ids.find(row.request))?.blockIds ?? [];
   return (
     <tbody>
       <tr class="nbe-query">
         <th colSpan={4} scope="rowgroup">
           <RequestName moment={moment} id={row.request} />{" "}
-          <span class="nbe-quiet">queries {row.start}–{row.start + row.tokens.length - 1}, sequence length {row.seqLen}</span>
+          <span class="nbe-quiet">
+            {row.tokens.length > 1 ? `queries ${row.start}–${row.start + row.tokens.length - 1}` : `query ${row.start}`}, sequence length {row.seqLen}
+            {table.length > 0 && `, block table ${ranges(table, 12)}`}
+          </span>
         </th>
       </tr>
       {Array.from({ length: take }, (_, i) => (
         <tr key={i}>
-          <td class="nbe-mono nbe-pre">{fold.text(row.tokens[i])}</td>
+          <td class="nbe-mono nbe-pre">{visible(fold.text(row.tokens[i]))}</td>
           <td>{row.tokens[i]}</td>
           <td>{row.positions[i]}</td>
           <td title={`block ${Math.floor(row.slots[i] / size)}, place ${row.slots[i] % size}`}>{row.slots[i]}</td>
@@ -57,11 +62,15 @@ function Query({ moment, row, take }: { moment: Moment; row: BatchRow; take: num
         <td colSpan={4}>
           {row.sampled.length ? (
             <>
-              sampled <b class="nbe-mono nbe-pre">{row.sampled.map((token) => fold.text(token)).join("")}</b>
+              <span>sampled <b class="nbe-mono nbe-pre">{visible(row.sampled.map((token) => fold.text(token)).join(""))}</b></span>
               {row.top.map(({ token, probability }) => (
-                <span key={token} class="nbe-alt" title={`token ${token}, probability ${probability.toFixed(4)}`}>
-                  <i style={{ width: `${Math.max(1, 40 * probability)}px` }} />
-                  <span class="nbe-mono nbe-pre">{fold.text(token)}</span> {Math.round(probability * 100)}%
+                <span
+                  key={token}
+                  class={`nbe-alt${row.sampled.includes(token) ? " nbe-taken" : ""}`}
+                  style={{ "--share": percent(probability).replace(/[<>]/, "") }}
+                  title={`token ${token}, probability ${probability.toFixed(4)}`}
+                >
+                  <span class="nbe-mono nbe-pre">{visible(fold.text(token))}</span> {percent(probability)}
                 </span>
               ))}
             </>

@@ -22,15 +22,16 @@ export function SourceTab({ moment: { store } }: { moment: Moment }): JSX.Elemen
       </>
     );
   }
+  const indent = Math.min(...source.found.lines.filter((line) => line.trim()).map((line) => line.search(/\S/)));
   return (
     <>
-      <p class="nbe-title nbe-mono">{place}</p>
+      <p class="nbe-title nbe-mono nbe-place">{place}</p>
       <ol class="nbe-source nbe-mono" start={source.found.first_line} style={{ counterReset: `line ${source.found.first_line - 1}` }}>
         {source.found.lines.map((line, i) => {
           const here = source.found!.first_line + i === source.line;
           return (
             <li key={i} ref={here ? lit : undefined} class={here ? "nbe-here" : undefined} aria-current={here ? "true" : undefined}>
-              {line || " "}
+              {line.slice(indent) || " "}
             </li>
           );
         })}

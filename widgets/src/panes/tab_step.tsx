@@ -3,7 +3,8 @@
 import type { ComponentChildren, JSX } from "preact";
 import type { Scheduled } from "../core/records";
 import { listed, sayStep } from "../core/sentences";
-import { counted, duration } from "../core/words";
+import { takenBy } from "../core/story";
+import { counted, duration, ranges, visible } from "../core/words";
 import type { Moment } from "./context";
 import { Facts, RequestName } from "./parts";
 
@@ -52,6 +53,8 @@ function factsOf({ store, records }: Moment, scheduled: Scheduled): [string, Com
   return facts;
 }
 
+const CAME: Record<string, string> = { admitted: "new", resumed: "resumed" };
+
 function Rows({ moment, scheduled }: { moment: Moment; scheduled: Scheduled }): JSX.Element {
   const { executed } = moment.records;
   const { fold } = moment.store;
@@ -59,18 +62,20 @@ function Rows({ moment, scheduled }: { moment: Moment; scheduled: Scheduled }): 
   return (
     <table class="nbe-table">
       <thead>
-        <tr><th scope="col">request</th><th scope="col">before</th><th scope="col">tokens</th><th scope="col">sampled</th></tr>
+        <tr>{["request", "is", "before", "tokens", "took", "sampled"].map((name) => <th key={name} scope="col">{name}</th>)}</tr>
       </thead>
       <tbody>
         {scheduled.request_ids.slice(0, MOST_ROWS).map((id, i) => (
           <tr key={id}>
             <td><RequestName moment={moment} id={id} /></td>
+            <td>{CAME[moment.decisions.get(id)?.[1] ?? ""] ?? "running"}</td>
             <td>{scheduled.computed[i]}</td>
             <td>{scheduled.tokens[i]}</td>
-            <td class="nbe-mono nbe-pre">{executed ? (executed.sampled[i]?.map((token) => fold.text(token)).join("") ?? "") || "–" : ""}</td>
+            <td>{ranges(takenBy(scheduled.block_ops ?? [], id), 4)}</td>
+            <td class="nbe-mono nbe-pre">{executed ? visible(executed.sampled[i]?.map((token) => fold.text(token)).join("") ?? "") || "–" : ""}</td>
           </tr>
         ))}
-        {left > 0 && <tr><td colSpan={4} class="nbe-quiet">and {left} more</td></tr>}
+        {left > 0 && <tr><td colSpan={6} class="nbe-quiet">and {left} more</td></tr>}
       </tbody>
     </table>
   );

@@ -78,9 +78,11 @@ function Summary({ moment, scheduled }: { moment: Moment; scheduled: Scheduled }
   const first = refused[0];
   if (first) lines.push(`**${first[0]}** got none: ${sayDecision(first).text}.`);
   if (refused.length > 1) lines.push(`${counted(refused.length - 1, "more request")} got none: ${listed(refused.slice(1).map(([id]) => id))}.`);
+  const { failed } = moment.records;
+  if (failed) lines.push(`It failed in **${failed.phase}**: ${failed.error}.`);
   return (
     <>
-      <p class="nbe-title">Step {scheduled.step}: {refused.length ? "not everyone was served" : served.length ? "everyone was served" : "nothing to do"}</p>
+      <p class="nbe-title">Step {scheduled.step}: {failed ? "failed" : refused.length ? "not everyone was served" : served.length ? "everyone was served" : "nothing to do"}</p>
       <div class="nbe-story">
         {lines.map((line) => (
           <div key={line}><Marked text={line} /></div>

@@ -9,12 +9,15 @@ import { sayStep } from "../core/sentences";
 import { laneUnder, layoutLanes, timelineHeight } from "../draw/lanes";
 import { LANES_TOP, LEFT, drawTimeline, playheadX } from "../draw/timeline";
 import type { Moment } from "./context";
+import { TimelineTable } from "./timeline_table";
+import { TimelineTip } from "./timeline_tip";
 import { useDrawing, useSize } from "./use_canvas";
 
 export function Timeline({ moment }: { moment: Moment }): JSX.Element {
   const { store, state, theme } = moment;
   const { history, header, live } = store.fold;
   const [log, setLog] = useState(false);
+  const [asTable, setAsTable] = useState(false);
   const [zoomed, setZoomed] = useState<TimeScale | null>(null);
   const [pointed, setPointed] = useState(-1);
   const [box, { width }] = useSize<HTMLDivElement>();
@@ -42,7 +45,7 @@ export function Timeline({ moment }: { moment: Moment }): JSX.Element {
   return (
     <section class="nbe-timeline" aria-label="Timeline">
       <h3>
-        Timeline <small>{store.isRecording ? "drag to look around" : `drag to look back; the engine stays at step ${live.step}`}</small>
+        Timeline <small>{store.isRecording || store.gone ? "drag to look around" : `drag to look back; the engine stays at step ${live.step}`}</small>
         <span class="nbe-spring" />
         <span class="nbe-series" aria-hidden="true">
           {SERIES.map((name) => (
@@ -50,12 +53,14 @@ export function Timeline({ moment }: { moment: Moment }): JSX.Element {
           ))}
         </span>
         <span class="nbe-zoom">
-          <button type="button" aria-pressed={log} title="Logarithmic times" onClick={() => setLog(!log)}>log</button>
+          <button type="button" aria-pressed={asTable} title="The steps as a table" onClick={() => setAsTable(!asTable)}>list</button>
+          <button type="button" aria-pressed={log} title="Logarithmic times: each phase at its own height" onClick={() => setLog(!log)}>log</button>
           <button type="button" aria-label="Zoom out" title="Zoom out" onClick={() => zoom(1 / 1.6)}>−</button>
           <button type="button" aria-label="Zoom in" title="Zoom in (ctrl + wheel)" onClick={() => zoom(1.6)}>+</button>
           <button type="button" title="Show all steps" onClick={() => setZoomed(null)}>all</button>
         </span>
       </h3>
+      {asTable && <TimelineTable moment={moment} />}
       <div
         class="nbe-time"
         ref={box}
@@ -71,8 +76,26 @@ export function Timeline({ moment }: { moment: Moment }): JSX.Element {
       >
         <canvas ref={bars} aria-hidden="true" />
         <Playhead scale={scale} step={state.shownStep} pointed={pointed} width={width} />
+        {pointed >= 0 && <TimelineTip moment={moment} step={pointed} x={LEFT + xOfStep(scale, pointed)} width={width} />}
       </div>
+      <Legend />
     </section>
+  );
+}
+
+function Legend(): JSX.Element {
+  return (
+    <p class="nbe-legend" aria-hidden="true">
+      <span><i style={{ background: "var(--nbe-schedule)" }} />prefill tokens</span>
+      <span><i style={{ background: "var(--nbe-forward)" }} />decode tokens</span>
+      <span class="nbe-spring" />
+      <span><i class="nbe-k-waiting" />waiting</span>
+      <span><i class="nbe-k-prefill" />prefill</span>
+      <span><i class="nbe-k-decode" />decode</span>
+      <span><b class="nbe-bad">▼</b> preempted</span>
+      <span><b class="nbe-ok">●</b> finished</span>
+      <span><b class="nbe-refused">◆</b> breakpoint</span>
+    </p>
   );
 }
 
@@ -125,9 +148,10 @@ function pointerHandlers(moment: Moment, scale: TimeScale, lanes: ReturnType<typ
     },
     onPointerMove: (event: PointerEvent) => {
       const { x, y } = at(event);
-      if (event.buttons & 1) store.lookAtStep(stepAt(x));
+      const drags = (event.buttons & 1) > 0;
+      if (drags) store.lookAtStep(stepAt(x));
       else store.set("hovered", y >= LANES_TOP ? laneUnder(lanes, scale, history.end, x, y) : -1);
-      point(x >= LEFT ? stepAt(x) : -1);
+      point(x >= LEFT && !drags && stepOfX(scale, x - LEFT) < history.end ? stepAt(x) : -1);
     },
     onPointerLeave: () => {
       store.set("hovered", -1);

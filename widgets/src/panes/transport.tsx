@@ -33,7 +33,6 @@ export function Transport({ moment }: { moment: Moment }): JSX.Element {
       </div>
       <Lamp state={state} busy={isRunning(moment)} />
       <span class="nbe-mono nbe-step">step {Math.max(0, state.phase === "schedule" && store.place !== null ? state.shownStep : state.step)}</span>
-      <Chip moment={moment} />
       <span class="nbe-spring" />
       <Numbers moment={moment} />
       <Invariants fold={fold} state={state} />
@@ -82,25 +81,11 @@ function Lamp({ state, busy }: { state: State; busy: boolean }): JSX.Element {
       {PHASES.map((phase, i) => (
         <li key={phase} class={i < now ? "nbe-done" : i === now ? "nbe-now" : ""} aria-current={i === now ? "step" : undefined}>
           {phase}
-          {i < now && " ✓"}
+          <span aria-hidden="true">✓</span>
         </li>
       ))}
     </ol>
   );
-}
-
-function Chip({ moment: { store, state } }: { moment: Moment }): JSX.Element | null {
-  const { status } = store;
-  if (store.gone) return null;
-  if (state.error) return <span class="nbe-chip nbe-bad">failed: {state.error}</span>;
-  if (status.state === "paused" && status.reason) {
-    const text = /^paused/.test(status.reason) ? status.reason : `paused: ${status.reason}`;
-    return <span class="nbe-chip" title={text}>{text}</span>;
-  }
-  if (store.isRecording) return <span class="nbe-chip nbe-quiet">recording</span>;
-  if (status.state === "idle") return <span class={`nbe-chip ${status.reason ? "" : "nbe-quiet"}`} title={status.reason}>{status.reason || "idle"}</span>;
-  if (status.state !== "running") return null;
-  return <span class="nbe-chip nbe-quiet">{status.busy ? "running; controls arrive at the next phase" : "running"}</span>;
 }
 
 function Numbers({ moment: { store, state } }: { moment: Moment }): JSX.Element {
