@@ -29,7 +29,6 @@ NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "load_format": ("auto", "safetensors"),
     "tokenizer_mode": ("auto",),
     "tokenizer_revision": (None,),
-    "enforce_eager": (),  # nothing is captured or compiled whole
     "swap_space": (),  # a preempted request is computed again
     "log_stats": (),
     "disable_log_stats": (),  # nothing is logged; metrics are there when asked for
@@ -56,6 +55,7 @@ class ModelConfig(msgspec.Struct, kw_only=True):
     max_model_len: int = 0  # tokens, prompt + output
     max_logprobs: int = 20
     quantization: Literal["int8", "int4"] | None = None
+    enforce_eager: bool = False  # no CUDA graphs
     trust_remote_code: bool = False
     revision: str | None = None
 
@@ -153,7 +153,7 @@ class EngineArgs(msgspec.Struct, kw_only=True):
     scheduler_cls, executor_cls: a class, or its dotted name: your own scheduler from a notebook cell, say.
 
     Options of vLLM's that have no counterpart here (NO_EFFECT) are taken by `from_options`, and so by LLM, as long as they
-    ask for what is done anyway: tensor_parallel_size=1, enforce_eager, … Any other is refused by name.
+    ask for what is done anyway: tensor_parallel_size=1, swap_space, … Any other is refused by name.
     """
 
     model: str = "smollm2-135m"
@@ -165,6 +165,7 @@ class EngineArgs(msgspec.Struct, kw_only=True):
     max_model_len: int | None = None
     max_logprobs: int = 20
     quantization: Literal["int8", "int4"] | None = None
+    enforce_eager: bool = False
     trust_remote_code: bool = False
     revision: str | None = None
 

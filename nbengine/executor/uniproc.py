@@ -16,6 +16,7 @@ from nbengine.executor.base import Executor
 from nbengine.models.interface import PagedModel
 from nbengine.models.loader import load_model
 from nbengine.plan import BatchTensors, ModelRunnerOutput, SchedulerOutput
+from nbengine.worker.decode_graphs import DecodeGraphs
 from nbengine.worker.memory import MemoryProbe
 from nbengine.worker.model_runner import ModelRunner, RunnerLimits, allocate_caches
 
@@ -37,7 +38,10 @@ class UniProcExecutor(Executor):
             max_num_batched_tokens=scheduler.token_budget,
             block_size=config.cache.block_size,
         )
-        self._runner: ModelRunner | None = ModelRunner(self._model, kernels, limits)
+        graphs = None
+        if self._model.device.type == "cuda" and self._model.capturable and not config.model.enforce_eager:
+            graphs = DecodeGraphs(self._model, limits.max_num_seqs, -(-(limits.max_model_len + 1) // limits.block_size))
+        self._runner: ModelRunner | None = ModelRunner(self._model, kernels, limits, graphs)
 
     @property
     def model(self) -> PagedModel:

@@ -92,6 +92,8 @@ def _windows(config: Any) -> tuple[int, ...]:
 class DecoderModel:
     """Weights in the form that the kernels like best, and the forward pass. Satisfies PagedModel."""
 
+    capturable = True
+
     def __init__(
         self,
         config: Any,

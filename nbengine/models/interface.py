@@ -45,6 +45,7 @@ class PagedModel(Protocol):
     vocab_size: int
     device: torch.device
     dtype: torch.dtype
+    capturable: bool  # whether a forward pass depends on sizes alone, so that a CUDA graph can record it
 
     @property
     def kv_shapes(self) -> list[KVShape]:

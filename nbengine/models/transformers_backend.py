@@ -52,6 +52,8 @@ class _Context:
 class TransformersModel:
     """A transformers model over the paged cache. Satisfies PagedModel."""
 
+    capturable = False  # what its modules do in Python is theirs to know
+
     def __init__(
         self,
         path: Path,

@@ -8,8 +8,10 @@ Applying the same plan twice does no harm, so a step that was interrupted can be
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from nbengine.errors import InvariantError
@@ -49,7 +51,10 @@ class StepInputs:
 class InputBatch:
     """Rows of requests. Grows by doubling if a scheduler runs more of them, or longer ones, than it said."""
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, max_num_tokens: int, block_size: int) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_model_len: int, max_num_tokens: int, block_size: int, *, pinned: bool = False
+    ) -> None:
+        """pinned: the step's arrays lie in page-locked memory, which a GPU can copy from while the CPU goes on."""
         self.block_size = block_size
         max_blocks = -(-(max_model_len + 1) // block_size)
         # np.zeros leaves untouched pages to the system: a long max_model_len costs memory only where it is used
@@ -63,7 +68,7 @@ class InputBatch:
         self.requests: list[RequestInfo | None] = [None] * max_num_seqs
         self.row_of: dict[str, int] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
-        self._buffers = _StepBuffers(max_num_seqs, max_num_tokens, max_blocks)
+        self._buffers = _StepBuffers(max_num_seqs, max_num_tokens, max_blocks, pinned)
 
     # --------------------------------------------------------------------------------------------------------- the plan
 
@@ -213,20 +218,25 @@ class InputBatch:
 class _StepBuffers:
     """The flat arrays of a step, allocated once and filled in place."""
 
-    def __init__(self, requests: int, tokens: int, max_blocks: int) -> None:
-        self.query_start_loc = np.zeros(requests + 1, np.int32)
-        self.seq_lens = np.zeros(requests, np.int32)
-        self.block_tables = np.zeros(requests * max_blocks, np.int32)
-        self.token_ids = np.zeros(tokens, np.int32)
-        self.positions = np.zeros(tokens, np.int32)
-        self.slot_mapping = np.zeros(tokens, np.int64)
+    def __init__(self, requests: int, tokens: int, max_blocks: int, pinned: bool) -> None:
+        def zeros(count: int, dtype: torch.dtype = torch.int32) -> NDArray[Any]:
+            return torch.zeros(count, dtype=dtype, pin_memory=pinned).numpy()
+
+        self.pinned = pinned
+        self.query_start_loc: Int32 = zeros(requests + 1)
+        self.seq_lens: Int32 = zeros(requests)
+        self.block_tables: Int32 = zeros(requests * max_blocks)
+        self.token_ids: Int32 = zeros(tokens)
+        self.positions: Int32 = zeros(tokens)
+        self.slot_mapping: Int64 = zeros(tokens, torch.int64)
 
     def hold(self, requests: int, tokens: int, max_blocks: int) -> bool:
         enough = requests <= len(self.seq_lens) and tokens <= len(self.token_ids)
         return enough and requests * max_blocks <= len(self.block_tables)
 
     def larger(self, requests: int, tokens: int, max_blocks: int) -> _StepBuffers:
-        return _StepBuffers(max(requests, len(self.seq_lens)), max(tokens, len(self.token_ids)), max_blocks)
+        rows, columns = max(requests, len(self.seq_lens)), max(tokens, len(self.token_ids))
+        return _StepBuffers(rows, columns, max_blocks, self.pinned)
 
 
 def _wider(array: Int32, columns: int) -> Int32:

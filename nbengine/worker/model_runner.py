@@ -17,6 +17,7 @@ from torch import Tensor
 from nbengine.models.interface import FlatBatch, KVShape, LayerCache, PagedModel
 from nbengine.plan import BatchTensors, ModelRunnerOutput, SchedulerOutput
 from nbengine.protocol import SampledLogprobs
+from nbengine.worker.decode_graphs import DecodeGraphs
 from nbengine.worker.input_batch import InputBatch, Int64, StepInputs
 from nbengine.worker.sampler import Sampled, Sampler, gather_logprobs
 from nbengine.worker.sampling_table import SamplingTable
@@ -36,8 +37,10 @@ class RunnerLimits(NamedTuple):
 class ModelRunner:
     """Owns the worker's copy of the requests, and runs the model over the KV cache that it is given."""
 
-    def __init__(self, model: PagedModel, kernels: Kernels, limits: RunnerLimits) -> None:
-        self.model, self.limits = model, limits
+    def __init__(
+        self, model: PagedModel, kernels: Kernels, limits: RunnerLimits, graphs: DecodeGraphs | None = None
+    ) -> None:
+        self.model, self.limits, self.graphs = model, limits, graphs
         self.caches: list[LayerCache] = []
         self.observed = False
         self._sampler = Sampler(kernels)
@@ -47,7 +50,13 @@ class ModelRunner:
     def forget_requests(self) -> None:
         """Drop every request, whatever state an interrupted step may have left."""
         limits = self.limits
-        self.batch = InputBatch(limits.max_num_seqs, limits.max_model_len, limits.max_num_batched_tokens, limits.block_size)
+        self.batch = InputBatch(
+            limits.max_num_seqs,
+            limits.max_model_len,
+            limits.max_num_batched_tokens,
+            limits.block_size,
+            pinned=self.model.device.type == "cuda",
+        )
         self.sampling = SamplingTable(limits.max_num_seqs)
 
     # -------------------------------------------------------------------------------------------------------- one step
@@ -64,7 +73,7 @@ class ModelRunner:
             ends: Int64 = inputs.query_start_loc[1:][inputs.samples].astype(np.int64) - 1  # (S,)
             flat = self._to_device(inputs, np.concatenate([ends, *(rows for _, rows, _ in prompt)]))
             prepared = time.perf_counter()
-            logits = self.model.forward(flat, self.caches)  # (S + prompt positions, V)
+            logits = self._forward(flat)  # (S + prompt positions, V)
             self._wait()
             forwarded = time.perf_counter()
             sampled = self._sample(inputs, logits[: len(ends)])
@@ -89,7 +98,7 @@ class ModelRunner:
         device = self.model.device
 
         def tensor(array: NDArray[np.generic]) -> Tensor:
-            return torch.from_numpy(array).to(device)  # on a CPU: the array itself
+            return torch.from_numpy(array).to(device, non_blocking=True)  # on a CPU: the array itself
 
         return FlatBatch(
             token_ids=tensor(inputs.token_ids),
@@ -100,6 +109,10 @@ class ModelRunner:
             block_tables=tensor(inputs.block_tables),
             logits_rows=tensor(logits_rows),
         )
+
+    def _forward(self, flat: FlatBatch) -> Tensor:
+        logits = self.graphs.forward(flat, self.caches) if self.graphs is not None else None
+        return self.model.forward(flat, self.caches) if logits is None else logits
 
     def _sample(self, inputs: StepInputs, logits: Tensor) -> Sampled | None:
         """logits: (S, V). None if the step reaches no request's end."""

@@ -121,5 +121,13 @@ def _alternatives(logits: Tensor, count: int) -> tuple[NDArray[np.int32], NDArra
 
 
 def _numpy(tensor: Tensor) -> NDArray[np.int64]:
-    array: NDArray[np.int64] = tensor.cpu().numpy()
+    """To the host; from a GPU through page-locked memory, waiting for this copy alone."""
+    if tensor.is_cuda:
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        host.copy_(tensor, non_blocking=True)
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrived.record()
+        arrived.synchronize()
+        tensor = host
+    array: NDArray[np.int64] = tensor.numpy()
     return array
