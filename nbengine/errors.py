@@ -43,5 +43,9 @@ class StalledError(NBEngineError, RuntimeError):
     """Requests wait, nothing runs, and no step can change that; the message gives each one's reason."""
 
 
+class StoppedError(NBEngineError, RuntimeError):
+    """A breakpoint or a pause stopped a blocking call, and nobody was there who could have let it go on. All is in place."""
+
+
 class TraceError(NBEngineError, ValueError):
     """A trace file is foreign, cut off, or of a newer schema."""

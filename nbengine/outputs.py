@@ -33,7 +33,7 @@ class CompletionOutput(msgspec.Struct, kw_only=True):
 
 
 class RequestMetrics(msgspec.Struct, kw_only=True):
-    """When things happened to a request, in seconds of time.monotonic()."""
+    """When things happened to a request, in seconds of the engine's clock: time.perf_counter(), or a simulation's own."""
 
     arrival_time: float
     first_token_time: float | None = None

@@ -81,9 +81,9 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True):
 
 
 class EngineCoreOutputs(msgspec.Struct, kw_only=True):
-    """What one step did. `step` counts from 0."""
+    """What one step did. `step` counts from 0. timestamp: when, by the engine's clock; the core writes it."""
 
     step: int
-    timestamp: float
+    timestamp: float = 0.0
     outputs: list[EngineCoreOutput] = []
     stats: SchedulerStats | None = None

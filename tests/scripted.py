@@ -10,21 +10,21 @@ the ids are the core's: "0_a", "1_a", ...; the script of "a" serves all its answ
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
+from zlib import crc32
 
 from tokenizers import Tokenizer, decoders, models
 from tokenizers.pre_tokenizers import ByteLevel
 
 from nbengine.config import EngineConfig, ModelConfig
-from nbengine.executor.base import Executor
+from nbengine.executor.simulated import SimulatedExecutor, SimulatedRequest
+from nbengine.models.byte_tokenizer import EOS, byte_alphabet
 from nbengine.models.facts import ModelFacts
-from nbengine.plan import ModelRunnerOutput, NewRequestData, SchedulerOutput
+from nbengine.plan import ModelRunnerOutput, SchedulerOutput
 from nbengine.protocol import SampledLogprobs
 
-EOS = 256  # "<eos>", special
 VOCAB_SIZE = 260  # 256 bytes, <eos>, <bos>, two special tokens to spare; pieces come behind
 MAX_LEN = 4096
 SPECIAL = ["<eos>", "<bos>", "<a>", "<b>"]
@@ -47,7 +47,7 @@ class ByteTokenizer:
     def __init__(self, *, adds_bos: bool = False, pieces: Sequence[str] = ()) -> None:
         self.adds_bos = adds_bos
         self.num_tokens = VOCAB_SIZE + len(pieces)
-        alphabet = _byte_alphabet()
+        alphabet = byte_alphabet()
         vocabulary = {alphabet[byte]: byte for byte in range(256)}
         vocabulary |= {special: 256 + i for i, special in enumerate(SPECIAL)}
         names = ["".join(alphabet[byte] for byte in piece.encode()) for piece in pieces]
@@ -93,19 +93,19 @@ class SlowTokenizer:
         return self._fast.apply_chat_template(conversation, **options)
 
 
-class ScriptedExecutor(Executor):
-    """Runs no model. Keeps each request's tokens, and checks every plan against them."""
+class ScriptedExecutor(SimulatedExecutor):
+    """A simulation that says what was written down. Keeps the plans that it was given."""
 
     script: ClassVar[Mapping[str, Sequence[int]]] = {}
     facts: ClassVar[ModelFacts] = ModelFacts(max_len=MAX_LEN, vocab_size=VOCAB_SIZE, eos_token_ids=[EOS])
     before_step: ClassVar[Callable[[ScriptedExecutor, SchedulerOutput], None] | None] = None
     make_tokenizer: ClassVar[Callable[[], Any]] = ByteTokenizer
+    kv_bytes_per_token = 256
+    kv_memory_bytes = 512 * 1024
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
-        self.known: dict[str, NewRequestData] = {}
         self.steps: list[SchedulerOutput] = []
-        self.num_blocks = 0
         self.is_shut_down = False
 
     @classmethod
@@ -116,59 +116,32 @@ class ScriptedExecutor(Executor):
     def load_tokenizer(cls, model: ModelConfig) -> Any:
         return cls.make_tokenizer()
 
-    @property
-    def kv_bytes_per_block(self) -> int:
-        return 1024
-
-    def available_kv_memory(self) -> int:
-        return 512 * 1024
-
-    def initialize_kv_cache(self, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
-
     def execute_model(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         if (hook := type(self).before_step) is not None:
             hook(self, plan)
-        self._apply(plan)
-        sampled: list[list[int]] = []
-        logprobs: list[list[SampledLogprobs] | None] = []
-        computed = dict(zip(plan.scheduled_cached_reqs.request_ids, plan.scheduled_cached_reqs.num_computed_tokens))
-        for request_id, count in plan.num_scheduled_tokens.items():
-            known = self.known[request_id]
-            reached = computed.get(request_id, known.num_computed_tokens) + count
-            assert reached <= len(known.token_ids), "the plan computes tokens that nobody has"
-            chosen = [self._sample(known)] if reached == len(known.token_ids) else []
-            sampled.append(chosen)
-            logprobs.append(_logprobs(known, chosen))
+        result = super().execute_model(plan)
         self.steps.append(plan)
-        for request_id, chosen in zip(plan.num_scheduled_tokens, sampled):
-            self.known[request_id].token_ids.extend(chosen)
-        return ModelRunnerOutput(request_ids=list(plan.num_scheduled_tokens), sampled_token_ids=sampled, logprobs=logprobs)
+        return result
 
-    def forget_requests(self) -> None:
-        self.known.clear()
+    def next_token(self, request: SimulatedRequest) -> int:
+        name, index = request.request_id, request.num_output_tokens
+        script = self.script.get(name)
+        if script is None and "_" in name:
+            script = self.script.get(name.partition("_")[2])
+        if script is None:
+            return ord("a") + crc32(f"{request.sampling_params.seed}:{index}".encode()) % 26
+        return script[index] if index < len(script) else EOS
+
+    def logprobs(self, request: SimulatedRequest, chosen: list[int]) -> list[SampledLogprobs] | None:
+        """The chosen token at -0.5 and rank 1, its successors behind it at -1.5, -2.5, …"""
+        count = request.sampling_params.logprobs
+        if count is None:
+            return None
+        values = [-0.5 - rank for rank in range(count)]
+        return [SampledLogprobs([t, *((t + i) % VOCAB_SIZE for i in range(count))], [-0.5, *values], 1) for t in chosen]
 
     def shutdown(self) -> None:
         self.is_shut_down = True
-
-    def _apply(self, plan: SchedulerOutput) -> None:
-        for request_id in [*plan.finished_req_ids, *plan.preempted_req_ids]:
-            self.known.pop(request_id, None)
-        for new in [*plan.scheduled_new_reqs, *plan.scheduled_resumed_reqs]:
-            self.known[new.request_id] = new
-        for request_id, count in zip(plan.scheduled_cached_reqs.request_ids, plan.scheduled_cached_reqs.num_computed_tokens):
-            known = self.known[request_id]
-            if count >= known.num_prompt_tokens:
-                del known.token_ids[count + 1 :]  # a step that is run again
-
-    def _sample(self, known: NewRequestData) -> int:
-        index = len(known.token_ids) - known.num_prompt_tokens
-        script = self.script.get(known.request_id)
-        if script is None and "_" in known.request_id:
-            script = self.script.get(known.request_id.partition("_")[2])
-        if script is not None:
-            return script[index] if index < len(script) else EOS
-        return ord("a") + zlib.crc32(f"{known.sampling_params.seed}:{index}".encode()) % 26
 
 
 def scripted(script: Script | None = None, **overrides: Any) -> type[ScriptedExecutor]:
@@ -206,19 +179,3 @@ def _token_ids(output: str | bytes | Sequence[int] | Sequence[str], pieces: Sequ
         else:
             ids.append(token)
     return ids
-
-
-def _logprobs(known: NewRequestData, chosen: list[int]) -> list[SampledLogprobs] | None:
-    """The chosen token at -0.5 and rank 1, its successors behind it at -1.5, -2.5, …"""
-    count = known.sampling_params.logprobs
-    if count is None:
-        return None
-    values = [-0.5 - rank for rank in range(count)]
-    return [SampledLogprobs([t, *((t + i) % VOCAB_SIZE for i in range(count))], [-0.5, *values], 1) for t in chosen]
-
-
-def _byte_alphabet() -> list[str]:
-    """The character that stands for each byte in byte-level vocabularies (GPT-2's table)."""
-    plain = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
-    others = iter(range(256, 512))
-    return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]

@@ -1,82 +1,19 @@
-"""Two runs side by side: where they first differ, and their totals."""
+"""Two runs side by side: where they first differ, and their totals; and several, a line each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from statistics import fmean
+from itertools import takewhile
 from typing import Any
 
 import msgspec
 
+from nbengine.debug.display import illustrated
+from nbengine.debug.totals import Totals, number_text, totals
 from nbengine.debug.trace import Trace
-from nbengine.observe.records import Aborted, Changed, StepRecord
+from nbengine.observe.records import StepRecord
 from nbengine.observe.tables import html_table, text_table
-from nbengine.scheduler.decision import Verdict
-
-
-class Totals(msgspec.Struct, kw_only=True):
-    """A run in numbers. Seconds; None where nothing was measured."""
-
-    steps: int
-    requests: int
-    finished: int
-    preemptions: int
-    tokens_recomputed: int  # computed, lost in a preemption, and not found in the prefix cache on the way back
-    output_tokens: int
-    prefix_hit_rate: float | None
-    mean_ttft_s: float | None
-    mean_itl_s: float | None
-    seconds: float
-    tokens_per_s: float | None
-
-
-def totals(trace: Trace, first_step: int = 0) -> Totals:
-    """The totals of a recorded run, from `first_step` on. TTFT and ITL are of all its requests."""
-    view = trace.view
-    steps = [step for step in trace.steps if step.step >= first_step]
-    made = sum(len(tokens) for step in steps if step.updated for tokens in step.updated.tokens)
-    busy = sum(_seconds(step) for step in steps)
-    prefix = [step.updated.prefix for step in steps if step.updated and step.updated.prefix]
-    queries, hits = sum(p[1] for p in prefix), sum(p[2] for p in prefix)
-    ended = sum(len(step.updated.finished) for step in steps if step.updated)
-    by_hand = [change for step in steps for change in step.inputs]
-    return Totals(
-        steps=sum(step.updated is not None for step in steps),
-        requests=len({name for step in steps if step.scheduled for name in step.scheduled.request_ids}),
-        finished=ended + sum(isinstance(change, Aborted) for change in by_hand),
-        preemptions=sum(len(step.scheduled.preempted) for step in steps if step.scheduled)
-        + sum(len(change.values.get("preempted", ())) for change in by_hand if isinstance(change, Changed)),
-        tokens_recomputed=_recomputed(steps),
-        output_tokens=made,
-        prefix_hit_rate=hits / queries if queries else None,
-        mean_ttft_s=_mean(request.time_to_first_token for request in view.requests.values()),
-        mean_itl_s=_mean(request.inter_token_latency for request in view.requests.values()),
-        seconds=busy,
-        tokens_per_s=made / busy if busy else None,
-    )
-
-
-def _seconds(step: StepRecord) -> float:
-    parts = (step.scheduled and step.scheduled.schedule_s, step.executed and step.executed.execute_s)
-    return sum(part or 0.0 for part in parts) + (step.updated.update_s if step.updated else 0.0)
-
-
-def _recomputed(steps: Iterable[StepRecord]) -> int:
-    """Tokens lost by preemptions, less what each victim found in the prefix cache when it came back."""
-    lost: dict[str, int] = {}
-    total = 0
-    for step in steps:
-        for decision in step.scheduled.decisions if step.scheduled else ():
-            if decision.verdict in (Verdict.PREEMPTED, Verdict.SELF_PREEMPTED):
-                lost[decision.request_id] = decision.numbers.get("computed", 0)
-            elif decision.verdict is Verdict.RESUMED:
-                total += max(0, lost.pop(decision.request_id, 0) - decision.numbers.get("hit", 0))
-    return total
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+from nbengine.observe.view import EngineView
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -88,7 +25,10 @@ class Difference(msgspec.Struct, frozen=True):
     there: object
 
     def __str__(self) -> str:
-        return f"step {self.step}: {self.what} differ: {_brief(self.here)} and {_brief(self.there)}"
+        here, there = _apart(self.here, self.there)
+        return f"step {self.step}: {self.what} differ: {_brief(here)} here, {_brief(there)} there"
+
+    __repr__ = __str__
 
 
 def first_difference(one: Iterable[StepRecord], other: Iterable[StepRecord]) -> Difference | None:
@@ -114,16 +54,29 @@ def comparable(step: StepRecord) -> dict[str, Any]:
     return {
         "batches": dict(zip(plan.request_ids, plan.tokens)) if plan else None,
         "preemptions": plan.preempted if plan else None,
-        "decisions": [(d.request_id, str(d.verdict), d.numbers, d.cause) for d in plan.decisions] if plan else None,
-        "block operations": [msgspec.to_builtins(op) for op in plan.block_ops] if plan else None,
+        "decisions": [str(decision) for decision in plan.decisions] if plan else None,
+        "block operations": [str(op) for op in plan.block_ops] if plan else None,
         "sampled tokens": run.sampled if run else None,
         "outputs": dict(zip(done.request_ids, done.tokens)) if done else None,
         "endings": [(e.request_id, e.reason, e.stop_reason) for e in done.finished] if done else None,
     }
 
 
+def _apart(here: object, there: object) -> tuple[object, object]:
+    """Of two lists the first place at which they differ, of two dicts all such entries; else both as they are."""
+    if isinstance(here, list) and isinstance(there, list):
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(here, there)))
+        return next(iter(here[same:]), None), next(iter(there[same:]), None)
+    if isinstance(here, dict) and isinstance(there, dict):
+        one, other = ({k: v for k, v in a.items() if k not in b or b[k] != v} for a, b in ((here, there), (there, here)))
+        return one or None, other or None  # both None: only their order differs
+    return here, there
+
+
 def _brief(value: object) -> str:
-    text = str(value)
+    if isinstance(value, dict):
+        value = ", ".join(f"{name} {number}" for name, number in value.items())
+    text = "nothing" if value is None else str(value)
     return text if len(text) <= 120 else text[:117] + "…"
 
 
@@ -141,7 +94,7 @@ class Comparison:
     def rows(self) -> list[list[object]]:
         """(quantity, here, there), ready for a table."""
         names = Totals.__struct_fields__
-        return [[name, _number(getattr(self.here, name)), _number(getattr(self.there, name))] for name in names]
+        return [[name, number_text(getattr(self.here, name)), number_text(getattr(self.there, name))] for name in names]
 
     def _title(self) -> str:
         difference = f"first difference: {self.first_difference}" if self.first_difference else "no difference"
@@ -151,39 +104,29 @@ class Comparison:
         return f"{self._title()}\n{text_table(_COLUMNS, self.rows(), '  ')}"
 
     def figure(self) -> Any:
-        """Both timelines and both block maps, side by side (a matplotlib Figure)."""
-        from matplotlib.figure import Figure
-
+        """Both timelines and both block maps, as they are in the first step that differs (a matplotlib Figure)."""
         from nbengine.debug import plots
 
-        figure = Figure(figsize=(12, 7), layout="constrained", facecolor=plots.PAPER)
-        grid = figure.subplots(3, 2)
-        for column, trace in enumerate(self._traces):
-            run = plots.Run.of(trace.records)
-            plots.timeline(run, grid[0][column])
-            plots.tokens(run, grid[1][column])
-            plots.kv_map(run.view, grid[2][column])
-            for row in (0, 1):
-                grid[row][column].set_xlim(left=self.first_step - 0.5)
-            if self.first_difference is not None:
-                for row in (0, 1):
-                    grid[row][column].axvline(self.first_difference.step, color=plots.BAD, linewidth=0.8, linestyle=":")
-        return figure
+        step = self.first_difference.step if self.first_difference is not None else None
+        runs = [plots.Run.of(trace.records) for trace in self._traces]
+        return plots.side_by_side(runs, [_view_in(trace, step) for trace in self._traces], self.first_step, step)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         from nbengine.debug import plots
 
         table = html_table(self._title(), _COLUMNS, self.rows())
-        return {"text/plain": repr(self), "text/html": table, "image/png": plots.png(self.figure())}
+        return illustrated({"text/plain": repr(self), "text/html": table}, plots.png(self.figure()))
+
+
+def _view_in(trace: Trace, step: int | None) -> EngineView:
+    """What the trace shows once `step` is scheduled; its end if it does not get there."""
+    try:
+        return trace.view if step is None else trace.view_at(step, "execute")
+    except LookupError:
+        return trace.view
 
 
 _COLUMNS = ("", "here", "there")
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 class Scoreboard:
@@ -199,7 +142,7 @@ class Scoreboard:
     def _table(self) -> tuple[tuple[str, ...], list[list[object]]]:
         names = Totals.__struct_fields__
         lines: list[list[object]] = [
-            [name, *(_number(getattr(total, field)) for field in names)] for name, total in self.totals.items()
+            [name, *(number_text(getattr(total, field)) for field in names)] for name, total in self.totals.items()
         ]
         return ("run", *names), lines
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 from nbengine.debug import controls, display
@@ -25,12 +26,15 @@ from nbengine.observe.log import StepLog
 from nbengine.observe.observer import Phase
 from nbengine.observe.recorder import Recorder
 from nbengine.observe.records import StepRecord
+from nbengine.observe.tables import counted
 from nbengine.observe.undo import UndoLog
 from nbengine.observe.view import EngineView
 from nbengine.outputs import RequestOutput
 
 if TYPE_CHECKING:
     from nbengine.llm import LLM
+
+LAB_WAKES_S = 10.0  # from making a Lab to its buttons' first sign of life: a browser may have to load it
 
 
 class Debugger:
@@ -56,8 +60,10 @@ class Debugger:
         self._source = EngineSource(self)
         self._num_added = 0
         self._lab: Any = None
+        self._lab_made_at = 0.0
         window.recorder.subscribe(self._source.push)
         window.on_status = self._status_changed
+        window.has_buttons = self._has_buttons
         window.open()
 
     # ----------------------------------------------------------------------------------------------------------- requests
@@ -141,7 +147,7 @@ class Debugger:
         """
         stop = self.mover.run(max_steps=n, idle=True)
         done = self.core.step_count - (self.core.next_phase is Phase.SCHEDULE)
-        return self.records.step(done) if stop.why.endswith("steps done") else stop
+        return self.records.step(done) if stop.why == f"{counted(n, 'step')} done" else stop
 
     def run(self, until: Until = None, *, max_steps: int | None = None) -> Hit:
         """Move on until `until`, a breakpoint, a pause, or until there is nothing left to do. Returns where and why.
@@ -199,7 +205,7 @@ class Debugger:
     def why_not(self, request_id: str, step: int | None = None) -> str:
         """Why the request did not get tokens in that step (default: the last one that was planned)."""
         number = step if step is not None else (self.view.scheduled.step if self.view.scheduled else self.view.step)
-        return why_not(self.view.header, self.records.step(number), request_id)
+        return why_not(self.view.limits, self.records.step(number), request_id)
 
     def history(self, *, request: str | None = None, block: int | None = None) -> History:
         """What happened to one request, or to one KV block, as far as it is recorded."""
@@ -265,6 +271,7 @@ class Debugger:
     def rewind_to(self, step: int) -> None:
         """`goto`, for a command that is carried out in the engine's thread already."""
         self._window.goto(step)
+        self._num_added = 0  # the next request gets the first name that is free then, as it did the first time
 
     def fork(self, **changed: Any) -> Debugger:
         """A second engine that goes on from this moment with other options, sharing the weights.
@@ -272,7 +279,9 @@ class Debugger:
         changed: EngineArgs' names: limits, policy, scheduler_cls, num_gpu_blocks_override. Between steps only.
         """
         with self.mover.exclusively(), interrupts.deferred():
-            return Debugger(fork_engine(self.engine, changed), undo=self.undo is not None)
+            fork = Debugger(fork_engine(self.engine, changed), undo=self.undo is not None)
+        fork._num_added = self._num_added
+        return fork
 
     def compare(self, other: Debugger | Trace) -> Comparison:
         """Where the two runs first differ, and their totals side by side."""
@@ -334,7 +343,18 @@ class Debugger:
         """The Lab: one widget a Debugger, in as many cells as wanted. Raises NBEngineError without nbengine_widgets."""
         if self._lab is None:
             self._lab = display.make_lab(self._source)
+            self._lab_made_at = time.monotonic()
         return self._lab
+
+    def _has_buttons(self) -> bool:
+        """Whether the Lab's buttons work while a cell holds the main thread. One that is new is given time to show it."""
+        while self._lab is not None:
+            if self._lab.control.answered_off_main:
+                return True
+            if time.monotonic() > self._lab_made_at + LAB_WAKES_S:
+                break
+            time.sleep(0.05)
+        return False
 
     def watch(self) -> Any:
         """The moment as a plain table in one output that follows the engine: where a host shows no widgets.

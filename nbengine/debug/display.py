@@ -5,6 +5,8 @@ The engine's packages do not depend on the widgets; this is the one place that k
 
 from __future__ import annotations
 
+import base64
+import html
 import importlib
 import importlib.util
 import os
@@ -42,3 +44,13 @@ def _widgets() -> Any:
         return importlib.import_module(WIDGETS)
     except ImportError as error:
         raise NBEngineError(f"The Lab needs the package {WIDGETS}, which cannot be imported: {error}") from error
+
+
+def illustrated(bundle: dict[str, Any], png: bytes) -> dict[str, Any]:
+    """A MIME bundle whose HTML shows the picture above its table.
+
+    Inside the HTML, because readers without a kernel (GitHub, nbviewer, nbconvert) show HTML and ignore a picture beside it.
+    """
+    words, data = html.escape(bundle["text/plain"]), base64.b64encode(png).decode()
+    image = f'<img alt="{words}" style="max-width: 100%" src="data:image/png;base64,{data}">'
+    return {**bundle, "text/html": image + bundle["text/html"]}

@@ -26,12 +26,12 @@ def explain(view: EngineView, steps: Iterable[StepRecord], request_id: str) -> s
     decision = next((d for d in view.decisions if d.request_id == request_id), None)
     lost_since = request.status == "preempted" and decision is not None and decision.verdict in GOT_TOKENS
     if plan is not None and decision is not None and not lost_since:
-        sentence = sentence_of(view.header, plan, decision, "it")
+        sentence = sentence_of(view.limits, plan, decision, "it")
         if decision.verdict not in (*GOT_TOKENS, *LOST) and request.status == "preempted":
-            sentence += " " + (last_preemption(view.header, steps, request_id) or "")
+            sentence += " " + (last_preemption(view.limits, steps, request_id) or "")
         return _place(view, request) + sentence
     if request.status == "preempted":
-        story = last_preemption(view.header, steps, request_id)
+        story = last_preemption(view.limits, steps, request_id)
         return story or f"{request_id} was preempted by hand and waits to be admitted again."
     return f"{_place(view, request)}no step has looked at {request_id} yet; the next schedule will."
 
@@ -97,16 +97,16 @@ def preemption_story(header: Header, plan: Scheduled, decision: Decision) -> str
     n, victim = decision.numbers, decision.request_id
     needer = decision.cause or victim
     rule = {
-        "fcfs": "the last admitted of the running requests",
-        "priority": "the least important of the running requests (largest priority number, then latest arrival)",
-    }.get(header.policy, "the scheduler's own choice")
-    if decision.file:  # not the stock scheduler's own line
-        rule = f"the choice of {decision.file.rsplit('/', 1)[-1]}, line {decision.line}"
+        "fcfs": "as the last admitted of the running requests",
+        "priority": "as the least important of the running requests (largest priority number, then latest arrival)",
+    }.get(header.policy, "by the scheduler's own rule")
+    if decision.file:  # not the stock scheduler's own rule
+        rule = f"by {decision.rule}"
     itself = " itself" if needer == victim else ""
     needs, freed, lost = counted(n.get("needs", 0), "block"), counted(n.get("freed", 0), "block"), n.get("computed", 0)
     return (
         f"in step {plan.step} {victim} was preempted: {needer}{itself} needed {needs} and {n.get('free', 0)} were free; "
-        f"{victim} was chosen as {rule}; it gave back {freed} and must compute {counted(lost, 'token')} again"
+        f"{victim} was chosen {rule}; it gave back {freed} and must compute {counted(lost, 'token')} again"
         f"{_takers(plan, victim)}."
     )
 

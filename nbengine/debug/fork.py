@@ -13,21 +13,27 @@ from nbengine.engine.core_client import InprocClient
 from nbengine.engine.llm_engine import LLMEngine
 from nbengine.engine.request_state import Answer
 from nbengine.errors import ConfigError, PhaseError
+from nbengine.kv_cache.block_pool import NULL_BLOCK
 from nbengine.observe.observer import Phase
 from nbengine.observe.undo import describe_running
 from nbengine.protocol import EngineCoreOutput, EngineCoreRequest
+from nbengine.scheduler.resize import check_fits, resize
 
 
 def fork_engine(engine: LLMEngine, changed: dict[str, Any]) -> LLMEngine:
     """An engine that stands where `engine` stands, with changed options; neither sees what the other does from here on.
 
-    changed: names of the scheduler's options ("scheduling_policy" too), scheduler_cls. The KV pool stays as large, so that
-    every block can keep its number and content. Raises ConfigError for options that contradict, PhaseError mid-step.
+    changed: names of the scheduler's options ("scheduling_policy" too), scheduler_cls, num_gpu_blocks_override. Into a
+    smaller pool go the held blocks, and of the cached ones as many as fit: see scheduler/resize.py.
+
+    Raises ConfigError for options that contradict, or a pool too small for the live requests; PhaseError mid-step.
     """
     core = engine.engine_core.core  # type: ignore[attr-defined]
     if core.next_phase is not Phase.SCHEDULE:
         raise PhaseError(f"Fork between steps: step {core.step_count} is under way, and {core.next_phase} is next.")
     config = forked_config(core.config, changed)
+    num_blocks = config.cache.num_gpu_blocks_override or 0
+    check_fits(core.scheduler, num_blocks)
     executor = core.executor.fork(config)
     twin = EngineCore(config, executor)
     wanted = msgspec.structs.asdict(config.scheduler)
@@ -38,14 +44,14 @@ def fork_engine(engine: LLMEngine, changed: dict[str, Any]) -> LLMEngine:
         from nbengine.debug.controls import sort_again
 
         sort_again(twin)
+    moved = resize(twin.scheduler, num_blocks)
     twin.step_count = core.step_count
     describe_running(twin)
-    held = [block for block, count in enumerate(core.scheduler.kv.pool.ref_counts) if block and count]
-    cached = [b for b, name in enumerate(core.scheduler.kv.pool.hashes) if name is not None]
-    blocks = sorted({*held, *cached})
+    pool = core.scheduler.kv.pool
+    blocks = [block for block in moved if block != NULL_BLOCK and (pool.ref_counts[block] or pool.hashes[block] is not None)]
     content = core.executor.copy_blocks_out(blocks) if blocks else None
     if content is not None:
-        executor.copy_blocks_in(blocks, content)
+        executor.copy_blocks_in([moved[block] for block in blocks], content)
     return _forked_front(engine, twin)
 
 
@@ -53,6 +59,7 @@ def _forked_front(engine: LLMEngine, twin: EngineCore) -> LLMEngine:
     """A front for the second core that knows the same live requests and their text so far."""
     facts = type(twin.executor).model_facts(twin.config.model)
     front = LLMEngine(twin.config, InprocClient(twin), engine.tokenizer, facts)
+    front.num_ids, front.input_processor.num_seeds = engine.num_ids, engine.input_processor.num_seeds
     for state in engine.output_processor.requests.values():
         alive = next(twin.scheduler.requests[name] for name in state.core_ids if name in twin.scheduler.requests)
         request = EngineCoreRequest(
@@ -82,14 +89,23 @@ def _copy_answer(answer: Answer, copied: Answer) -> None:
 def forked_config(config: EngineConfig, changed: dict[str, Any]) -> EngineConfig:
     """A copy of the configuration with these options changed, checked."""
     fork = copy.deepcopy(config)
+    fork.cache.num_gpu_blocks_override = config.cache.num_blocks
     names = {"scheduling_policy": "policy"}
     for given, value in changed.items():
         name = names.get(given, given)
-        if name in ("num_gpu_blocks_override", "block_size"):
-            raise ConfigError(f"A fork keeps its blocks, so {given} cannot change: make a new LLM for that.")
-        if name not in fork.scheduler.__struct_fields__:
-            raise ConfigError(f"A fork cannot change {given!r}; it can: {', '.join(fork.scheduler.__struct_fields__)}.")
-        setattr(fork.scheduler, name, value)
+        if name == "block_size":
+            raise ConfigError(
+                f"A fork goes on with blocks that hold {config.cache.block_size} tokens each, so block_size cannot change: "
+                "make a new LLM with it. What can: the number of blocks (num_gpu_blocks_override)."
+            )
+        if name == "num_gpu_blocks_override":
+            if not isinstance(value, int) or value < 2:
+                raise ConfigError(f"num_gpu_blocks_override must be at least 2 (block 0 is reserved), got {value!r}.")
+            fork.cache.num_gpu_blocks_override = value
+        elif name in fork.scheduler.__struct_fields__:
+            setattr(fork.scheduler, name, value)
+        else:
+            known = ", ".join(["num_gpu_blocks_override", *fork.scheduler.__struct_fields__])
+            raise ConfigError(f"A fork cannot change {given!r}; it can: {known}.")
     fork.scheduler.check()
-    fork.cache.num_gpu_blocks_override = config.cache.num_blocks
     return fork

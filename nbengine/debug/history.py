@@ -7,21 +7,10 @@ from typing import Any
 
 import msgspec
 
-from nbengine.kv_cache.ops import BlockOp, Op
+from nbengine.kv_cache.ops import WORDS, BlockOp, Op
 from nbengine.observe.records import Aborted, Added, AnyRecord, Changed, Keyframe, Scheduled, Updated
-from nbengine.observe.tables import html_table, text_table
+from nbengine.observe.tables import counted, html_table, text_table
 from nbengine.scheduler.decision import Decision, Verdict
-
-_WORDS = {
-    Op.ALLOCATE: "given to",
-    Op.HIT: "hit by",
-    Op.CACHE: "cached by",
-    Op.DEREF: "let go by",
-    Op.FREE_FRONT: "freed by",
-    Op.FREE_BACK: "freed, still cached, by",
-    Op.EVICT: "evicted",
-    Op.UNCACHE: "taken out of the prefix index",
-}
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +25,13 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     cached: int = 0
     blocks: int = 0
     detail: str = ""
+
+    def __repr__(self) -> str:
+        facts = [counted(self.tokens, "token")] if self.tokens else []
+        facts += [f"{self.cached} cached"] if self.cached else []
+        facts += [counted(self.blocks, "block")] if self.blocks else []
+        what = f"step {self.step}, {self.at:.3f} s: {self.event} {self.request_id or ''}".rstrip()
+        return what + (f" ({', '.join(facts)})" if facts else "") + (f": {self.detail}" if self.detail else "")
 
 
 class History(Sequence[Moment]):
@@ -77,7 +73,7 @@ def block_history(records: Iterable[AnyRecord], block_id: int) -> History:
             if op.block_id == block_id:
                 detail = f"hash {op.hash}" if op.hash else ""
                 moment = Moment(
-                    step=getattr(record, "step", 0), at=getattr(record, "at", 0.0), event=_WORDS[op.op],
+                    step=getattr(record, "step", 0), at=getattr(record, "at", 0.0), event=WORDS[op.op],
                     request_id=op.request_id, detail=detail,
                 )  # fmt: skip
                 moments.append(moment)

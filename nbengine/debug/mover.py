@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +20,7 @@ from nbengine.observe.events import EVENT_NAMES, events_of
 from nbengine.observe.gate import Gate
 from nbengine.observe.observer import Phase
 from nbengine.observe.records import AnyRecord
+from nbengine.observe.tables import counted
 from nbengine.observe.view import EngineView
 from nbengine.outputs import RequestOutput
 
@@ -47,6 +50,7 @@ class Mover:
         self._hits: list[Hit] = []
         self._records: list[AnyRecord] = []  # of the move under way
         self._driving = False  # a run, arun or play is on
+        self._execute_s = math.inf  # how long the last execute took
         self._task: asyncio.Task[None] | None = None
         self._wake: asyncio.Event | None = None
         gate.on_change = self._changed
@@ -128,14 +132,18 @@ class Mover:
 
     async def _aphase(self) -> None:
         phase = self.core.next_phase
-        executed = self.view().executed
-        if phase is not Phase.EXECUTE or (executed is not None and executed.execute_s < LONG_PHASE_S):
+        if phase is not Phase.EXECUTE:
             self.phase(phase)
             return
-        with self.exclusively(), _notes_told():
-            self.gate.drain()
-            if self.core.next_phase is phase:
-                await asyncio.to_thread(self.core.execute)
+        started = time.perf_counter()  # not the engine's time, which may be a simulation's
+        if self._execute_s < LONG_PHASE_S:
+            self.phase(phase)
+        else:
+            with self.exclusively(), _notes_told():
+                self.gate.drain()
+                if self.core.next_phase is phase:
+                    await asyncio.to_thread(self.core.execute)
+        self._execute_s = time.perf_counter() - started
 
     @contextmanager
     def _drive(self) -> Iterator[None]:
@@ -158,7 +166,7 @@ class Mover:
         if not idle and not self.core.has_unfinished_requests():
             return self._here("nothing left to do")
         if max_steps is not None and self.core.next_phase is Phase.SCHEDULE and self.core.step_count >= first + max_steps:
-            return self._here(f"{max_steps} steps done")
+            return self._here(f"{counted(max_steps, 'step')} done")
         return None
 
     def _reached(self, goal: Callable[[EngineView, list[AnyRecord]], str | None]) -> Hit | None:

@@ -7,13 +7,17 @@ the Lab's (light theme). A request has the same colour in all of them, and its n
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from nbengine.observe.log import group_steps
 from nbengine.observe.records import AnyRecord, Header, Scheduled, StepRecord, Updated
@@ -69,10 +73,10 @@ class Run:
             self.states.setdefault(request_id, []).append((record.step, "preempted" if preempted else "waiting"))
 
 
-def colour_of(view: EngineView, request_id: str) -> str:
-    """The same for a request in every picture of a run: by its place among the requests that the view knows."""
-    place = list(view.requests).index(request_id) if request_id in view.requests else 0
-    return REQUESTS[place % len(REQUESTS)]
+def colours_of(*views: EngineView) -> dict[str, str]:
+    """A colour for each request, by its place among all that the views know: the same in every picture of them."""
+    names = dict.fromkeys(name for view in views for name in view.requests)
+    return {name: REQUESTS[place % len(REQUESTS)] for place, name in enumerate(names)}
 
 
 def timeline(records: Iterable[AnyRecord] | Run, ax: Axes | None = None) -> Figure:
@@ -84,6 +88,8 @@ def timeline(records: Iterable[AnyRecord] | Run, ax: Axes | None = None) -> Figu
         values = [float(step.facts()[f"{name}_ms"] or 0.0) for step in run.steps]
         ax.bar(numbers, values, bottom=bottom, color=colour, width=0.85, label=name)
         bottom = [low + high for low, high in zip(bottom, values)]
+    ax.set_ylim(0, 1.05 * max([1e-3, *bottom]))
+    _steps_from_to(ax, numbers)
     _finish(ax, "step", "ms", "phases of each step")
     _legend(ax)
     return _figure(ax)
@@ -108,7 +114,7 @@ def tokens(records: Iterable[AnyRecord] | Run, ax: Axes | None = None) -> Figure
         linewidth=0,
         label="prefill",
     )
-    budget = run.view.options.get("token_budget", run.view.header.token_budget)
+    budget = run.view.limits.token_budget
     tops = [low + high for low, high in zip(decode, prefill)]
     if max(tops, default=0) >= budget:
         ax.axhline(budget, color=INK, linewidth=0.8, linestyle="--", label=f"budget {budget}")
@@ -117,6 +123,8 @@ def tokens(records: Iterable[AnyRecord] | Run, ax: Axes | None = None) -> Figure
         if at:
             ax.plot([x for x, _ in at], [y for _, y in at], marker, color=colour, markersize=4, linestyle="", label=name)
     ax.set_ylim(0, 1.12 * max([1, *tops]))
+    _whole_numbers(ax.yaxis)
+    _steps_from_to(ax, numbers)
     _finish(ax, "step", "tokens", "tokens of each step")
     _legend(ax)
     return _figure(ax)
@@ -134,34 +142,38 @@ def queues(records: Iterable[AnyRecord] | Run, ax: Axes | None = None) -> Figure
     blocks.set_ylim(0, max(1, len(run.view.owners) - 1))
     blocks.set_ylabel("blocks held", fontsize=8, color=SOFT)
     blocks.tick_params(labelsize=7, colors=SOFT)
-    _legend(ax)
+    blocks.spines[:].set_visible(False)
+    _whole_numbers(ax.yaxis, blocks.yaxis)
+    _legend(ax, [*ax.get_legend_handles_labels()[0], *blocks.get_legend_handles_labels()[0]])
     return _figure(ax)
 
 
-def kv_map(view: EngineView, ax: Axes | None = None, columns: int | None = None) -> Figure:
-    """A cell a block: full and labelled = held (ring = shared), pale = free but still cached, empty = free."""
-    count = len(view.owners)
-    columns = columns or max(8, min(64, round((count * 8) ** 0.5)))
+def kv_map(
+    view: EngineView, ax: Axes | None = None, columns: int | None = None, colours: dict[str, str] | None = None
+) -> Figure:
+    """A cell a block: full and labelled = held (ring = shared by so many), a dot = free but still cached, empty = free."""
+    count, colours = len(view.owners), colours or colours_of(view)
+    columns = columns or _columns(count)
     rows = -(-count // columns)
     ax = _axes(ax, (8, 0.5 + min(5.0, 8 / columns * rows)))
     labelled = count <= 256
     for block in view.blocks:
         x, y = block.block_id % columns, block.block_id // columns
-        face, edge, width = PAPER, LINE, 0.6
+        face, edge, width = PAPER, LINE, 0.6 if labelled else 0.2
         if block.state in ("used", "shared"):
-            face = colour_of(view, block.owners[0])
+            face = colours.get(block.owners[0], SOFT)
         if block.state == "shared":
-            edge, width = INK, 2.0
+            edge, width = INK, 2.0 if labelled else 0.6
         ax.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, facecolor=face, edgecolor=edge, linewidth=width))
         if block.state == "cached":
-            ax.plot(x + 0.5, y + 0.5, "o", color=SOFT, markersize=3)
+            ax.plot(x + 0.5, y + 0.5, "o", color=SOFT, markersize=3 if labelled else 1)
         if block.state == "null":
             ax.plot([x + 0.1, x + 0.9], [y + 0.1, y + 0.9], color=LINE, linewidth=1)
         elif labelled:
             ink = PAPER if block.ref_count else SOFT
             text = str(block.block_id)
             if block.ref_count:
-                text = block.owners[0] if block.ref_count == 1 else f"{block.ref_count} req."
+                text = block.owners[0] if block.ref_count == 1 else f"×{block.ref_count}"
             ax.text(
                 x + 0.5, y + 0.8 if not block.ref_count else y + 0.5, text, ha="center", va="center", fontsize=6, color=ink
             )
@@ -174,13 +186,19 @@ def kv_map(view: EngineView, ax: Axes | None = None, columns: int | None = None)
     return _figure(ax)
 
 
+def _columns(num_blocks: int) -> int:
+    """So many that the map is eight times as wide as high."""
+    return max(8, math.isqrt(num_blocks * 8))
+
+
 def gantt(records: Iterable[AnyRecord] | Run, ax: Axes | None = None, most: int = 40) -> Figure:
     """A lane a request: waiting (thin), prefill (hatched), decode (full), preempted (red outline)."""
     run = _run(records)
+    colours = colours_of(run.view)
     names = list(run.states)[-most:]
     ax = _axes(ax, (8, 0.8 + 0.22 * len(names)))
     for row, name in enumerate(names):
-        colour = colour_of(run.view, name)
+        colour = colours.get(name, SOFT)
         for kind, first, last in _stretches(run.states[name]):
             style: dict[str, Any] = {"facecolor": colour, "edgecolor": colour, "linewidth": 0.5}
             height = 0.7
@@ -191,9 +209,7 @@ def gantt(records: Iterable[AnyRecord] | Run, ax: Axes | None = None, most: int 
             elif kind == "prefill":
                 style |= {"hatch": "////", "facecolor": PAPER}
             ax.add_patch(Rectangle((first - 0.5, row - height / 2), last - first + 1, height, **style))
-    if names:
-        moments = [step for name in names for step, _kind in run.states[name]]
-        ax.set_xlim(min(moments) - 0.5, max(moments) + 0.5)
+    _steps_from_to(ax, [step for name in names for step, _kind in run.states[name]])
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.set_yticks(range(len(names)), names, fontsize=7)
     _finish(ax, "step", "", "requests")
@@ -231,6 +247,32 @@ def overview(records: Iterable[AnyRecord]) -> Figure:
     return figure
 
 
+def side_by_side(runs: Sequence[Run], views: Sequence[EngineView], first_step: int, mark: int | None = None) -> Figure:
+    """Phases, tokens and blocks of two runs on the same scales, from `first_step` on. views: whose blocks to show.
+    mark: the step in which they first differ."""
+    figure = Figure(figsize=(12, 7), layout="constrained", facecolor=PAPER)
+    grid = figure.subplots(3, 2, sharey="row", gridspec_kw={"height_ratios": [2, 2, 1.6]})
+    colours = colours_of(*(run.view for run in runs), *views)
+    last = max([first_step, *(step.step for run in runs for step in run.steps)])
+    most = max(len(view.owners) for view in views)
+    columns = _columns(most)
+    for column, (name, run) in enumerate(zip(("here", "there"), runs)):
+        shown = Run(run.view, [step for step in run.steps if step.step >= first_step])
+        phases, batches, blocks = (row[column] for row in grid)
+        timeline(shown, phases)
+        phases.set_title(f"{name}: {phases.get_title(loc='left')}", fontsize=9, color=INK, loc="left")
+        tokens(shown, batches)
+        kv_map(views[column], blocks, columns, colours)
+        for ax in (phases, batches):
+            ax.set_xlim(first_step - 0.5, last + 0.5)
+            if mark is not None:
+                ax.axvline(mark, color=BAD, linewidth=0.8, linestyle=":")
+    for row in grid[:2]:
+        row[0].set_ylim(0, 1.12 * max(ax.dataLim.y1 for ax in row))
+    grid[2][0].set_ylim(-(-most // columns), 0)
+    return figure
+
+
 def overview_png(records: Iterable[AnyRecord]) -> bytes:
     return png(overview(records))
 
@@ -262,16 +304,19 @@ def _figure(ax: Axes) -> Figure:
     return figure
 
 
-def _legend(ax: Axes, handles: list[Patch] | None = None) -> None:
-    """The key stands above the axes, where nothing is drawn."""
+def _legend(ax: Axes, handles: Sequence[Artist] | None = None) -> None:
+    """The key stands above the axes, where nothing is drawn but the title at the other end."""
     options: dict[str, Any] = {
         "ncols": 6,
         "fontsize": 7,
         "frameon": False,
         "loc": "lower right",
         "bbox_to_anchor": (1, 0.98),
+        "handlelength": 1.4,
+        "handletextpad": 0.5,
+        "columnspacing": 1.1,
+        "borderaxespad": 0.0,
     }
-    options["bbox_to_anchor"] = (1, 0.98)
     ax.legend(**options) if handles is None else ax.legend(handles=handles, **options)
 
 
@@ -280,7 +325,20 @@ def _finish(ax: Axes, x: str, y: str, title: str) -> None:
     ax.set_ylabel(y, fontsize=8, color=SOFT)
     ax.set_title(title, fontsize=9, color=INK, loc="left")
     ax.tick_params(labelsize=7, colors=SOFT)
+    _whole_numbers(ax.xaxis)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         ax.spines[side].set_color(LINE)
+
+
+def _whole_numbers(*axes: Axis) -> None:
+    """Steps, tokens, requests and blocks have no halves."""
+    for axis in axes:
+        axis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+
+
+def _steps_from_to(ax: Axes, steps: Sequence[int]) -> None:
+    """Nothing but these steps: so pictures of one run, one above the other, are in line."""
+    if steps:
+        ax.set_xlim(min(steps) - 0.5, max(steps) + 0.5)

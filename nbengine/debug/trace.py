@@ -2,8 +2,7 @@
 
 The file: the magic b"nbtrace\\n", then blocks. A block is a little-endian header (what it holds, its size, the Adler-32 of
 it) and a zlib-compressed body: records back to back, each after its length as a uint32. The first block holds the header
-record alone. Blocks stand by themselves, so a file that was cut off, or is still being written, reads up to its last whole
-block.
+record alone. Blocks stand by themselves, so a file that is still being written, or was cut off, reads as far as it goes.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import Any, BinaryIO, Self
 
 import msgspec
 
+from nbengine.debug.display import illustrated
 from nbengine.errors import TraceError
 from nbengine.observe.log import StepLog
 from nbengine.observe.records import SCHEMA_VERSION, AnyRecord, Header, Keyframe, Scheduled, Updated, decoder, encoder
@@ -120,8 +120,8 @@ class Trace:
         """The run without a widget: text, a table, a picture."""
         from nbengine.debug.plots import overview_png
 
-        table = self.view._repr_mimebundle_()["text/html"]
-        return {"text/plain": str(self), "text/html": table, "image/png": overview_png(self.records)}
+        bundle = {**self.view._repr_mimebundle_(), "text/plain": str(self)}
+        return illustrated(bundle, overview_png(self.records))
 
     @property
     def lab(self) -> Any:
@@ -222,11 +222,11 @@ def join_records(records: Iterable[bytes]) -> bytes:
 
 
 def split_records(buffer: bytes) -> Iterator[bytes]:
-    place = 0
-    while place + 4 <= len(buffer):
-        size = int.from_bytes(buffer[place : place + 4], "little")
-        yield buffer[place + 4 : place + 4 + size]
-        place += 4 + size
+    """The records of such a buffer; one that is cut off at its end is left out."""
+    place = 4
+    while (end := place + int.from_bytes(buffer[place - 4 : place], "little")) <= len(buffer):
+        yield buffer[place:end]
+        place = end + 4
 
 
 def read_file(path: Path) -> tuple[list[AnyRecord], str | None]:
@@ -259,7 +259,7 @@ def read_file(path: Path) -> tuple[list[AnyRecord], str | None]:
 
 
 def _blocks(file: BinaryIO) -> Iterator[tuple[bytes | None, bytes]]:
-    """(kind, body) of each whole block; at the first that is not whole, (None, where) and the end."""
+    """(kind, body) of each block; at the first that is not whole what there is of it, then (None, where) and the end."""
     while head := file.read(_BLOCK.size):
         at = f"at byte {file.tell() - len(head)}".encode()
         if len(head) < _BLOCK.size:
@@ -268,6 +268,8 @@ def _blocks(file: BinaryIO) -> Iterator[tuple[bytes | None, bytes]]:
         kind, size, check = _BLOCK.unpack(head)
         body = file.read(size) if kind.isalpha() else b""
         if len(body) < size or zlib.adler32(body) != check:
+            if kind.isalpha() and len(body) < size:  # cut off, not damaged
+                yield kind, zlib.decompressobj().decompress(body)
             yield None, at
             return
         yield kind, zlib.decompress(body)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nbengine.debug.display import illustrated
 from nbengine.debug.mover import Mover
 from nbengine.debug.texts import token_texts
 from nbengine.debug.trace import TraceWriter
 from nbengine.engine.llm_engine import LLMEngine
-from nbengine.errors import PhaseError
+from nbengine.errors import PhaseError, StoppedError
 from nbengine.observe.breakpoints import Breakpoints, Hit
 from nbengine.observe.gate import Gate
 from nbengine.observe.observer import Phase
@@ -22,6 +25,8 @@ from nbengine.observe.undo import UndoLog
 from nbengine.observe.view import EngineView
 from nbengine.outputs import RequestOutput
 
+logger = logging.getLogger(__name__)
+
 CRASH_STEPS = 64
 
 
@@ -29,6 +34,8 @@ class Window:
     """outputs: the last output of each request, as long as the front has handed none of it out elsewhere.
 
     on_status: called when what a person should know (paused, why, breakpoints hit) may have changed, in any thread.
+    has_buttons: whether somebody can command the engine while a call holds the main thread: the Lab's buttons may come to
+    life a moment after it is shown.
     """
 
     def __init__(self, engine: LLMEngine, *, undo: bool, tensors: bool) -> None:
@@ -39,11 +46,12 @@ class Window:
         self.core = core
         self.outputs: dict[str, RequestOutput] = {}
         self.on_status: Callable[[], None] | None = None
+        self.has_buttons: Callable[[], bool] = lambda: False
         self.crash_dir = Path(tempfile.gettempdir())
         self.crash_file: Path | None = None
         self.recorder = Recorder(core, tensors=tensors)
         self.breakpoints = Breakpoints()
-        self.gate = Gate(on_wait=self._waiting, on_left=self._moved)
+        self.gate = Gate(on_wait=self._waiting, on_left=self._left)
         self.undo: UndoLog | None = None
         if undo:
             self.undo = UndoLog(core, mark=engine.mark, restore_mark=engine.restore)
@@ -115,7 +123,31 @@ class Window:
         error.add_note(f"The last steps are in {path}: Trace.open() shows them, up to the failing one.")
 
     def _waiting(self, phase: Phase, reason: str) -> None:
-        """A blocking call (llm.generate) has come to the gate and waits there."""
+        """A blocking call (llm.generate) has come to the gate and is to wait there.
+
+        If it stopped by itself (a breakpoint, a pause before the call) and holds the main thread, and no Lab's button is
+        alive, it would wait for ever. Then the call ends here instead, and is gone on with by hand.
+        """
+        self._moved()
+        if self.gate.held_by != threading.get_ident():
+            return  # somebody else did it, and is there to undo it
+        place = f"at step {self.core.step_count}, before {phase}: {reason}"
+        if threading.current_thread() is not threading.main_thread():
+            logger.warning("The engine stands %s. It goes on with resume() of its Debugger.", place)
+        elif not self.has_buttons():
+            self.gate.resume()
+            raise StoppedError(
+                f"Stopped {place}. Everything is in place: look at it with the Debugger, go on with its step() or run(), "
+                "and fetch the outputs with llm.wait_for_completion(). Where the Lab is shown and its buttons are alive, "
+                "the call waits for them instead."
+            )
+
+    def _left(self) -> None:
+        """A step of a blocking call is over. If it stopped where nothing is left to do, there is nobody to hold back: the
+        next call is not to find the gate closed."""
+        gate = self.gate
+        if gate.paused and gate.held_by == threading.get_ident() and not self.core.has_unfinished_requests():
+            gate.resume()
         self._moved()
 
     def _moved(self) -> None:
@@ -164,9 +196,7 @@ class Window:
     def snapshot_bundle(self) -> dict[str, Any]:
         from nbengine.debug.plots import overview_png
 
-        view = self.recorder.view
-        bundle = view._repr_mimebundle_()
-        return {**bundle, "image/png": overview_png(self.recorder.records())}
+        return illustrated(self.recorder.view._repr_mimebundle_(), overview_png(self.recorder.records()))
 
     # -------------------------------------------------------------------------------------------------------- going back
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -28,7 +27,6 @@ from nbengine.observe.observer import Gatekeeper, Observer, Phase
 from nbengine.plan import ModelRunnerOutput, SchedulerOutput
 from nbengine.protocol import EngineCoreOutputs, EngineCoreRequest, FinishReason
 from nbengine.scheduler import make_scheduler
-from nbengine.scheduler.decision import Decision
 from nbengine.scheduler.invariants import check_invariants
 from nbengine.scheduler.request import Request
 from nbengine.scheduler.scheduler import Scheduler
@@ -85,9 +83,10 @@ class EngineCore:
     def schedule(self) -> SchedulerOutput:
         """Plan the next step. Raises PhaseError out of order, StepError if the scheduler fails."""
         with interrupts.deferred(), self._phase(Phase.SCHEDULE):
-            start = time.perf_counter()
+            now = self.executor.clock.now
+            start = now()
             self.plan = plan = self._make_plan()
-            seconds = time.perf_counter() - start
+            seconds = now() - start
             self.next_phase = Phase.EXECUTE
             moves = plan.num_scheduled_tokens or plan.preempted_req_ids
             self._seems_stalled = not moves and self.scheduler.has_unfinished_requests()
@@ -98,10 +97,11 @@ class EngineCore:
         """Run the model over the plan. After an interrupt or an error the step stands before this phase again."""
         with interrupts.deferred(), self._phase(Phase.EXECUTE):
             assert self.plan is not None
-            start = time.perf_counter()
+            now = self.executor.clock.now
+            start = now()
             with interrupts.allowed():
                 self.result = result = self.executor.execute_model(self.plan)
-            seconds = time.perf_counter() - start
+            seconds = now() - start
             self.next_phase = Phase.UPDATE
             self._tell("on_executed", result, seconds)
         return result
@@ -114,9 +114,11 @@ class EngineCore:
         """
         with interrupts.deferred(), self._phase(Phase.UPDATE):
             assert self.plan is not None and self.result is not None
-            start = time.perf_counter()
+            now = self.executor.clock.now
+            start = now()
             outputs = self.scheduler.update_from_output(self.plan, self.result)
-            seconds = time.perf_counter() - start
+            outputs.timestamp = now()
+            seconds = outputs.timestamp - start
             self.next_phase = Phase.SCHEDULE
             self.step_count += 1
             self._tell("on_updated", outputs, seconds)
@@ -217,10 +219,11 @@ class EngineCore:
         """
         scheduler = self.scheduler
         plan, decisions = scheduler.preview()
-        reasons = {decision.request_id: decision for decision in decisions}
+        reasons = {decision.request_id: str(decision) for decision in decisions}
         if plan.num_scheduled_tokens or not scheduler.has_unfinished_requests():
             return None
-        lines = [_reason(request.request_id, reasons) for request in scheduler.waiting_requests()]
+        waiting = [request.request_id for request in scheduler.waiting_requests()]
+        lines = [reasons.get(request_id, f"{request_id}: the scheduler gave no reason") for request_id in waiting]
         head = f"Step {self.step_count - 1} moved nothing and no later one can, but {len(lines)} requests wait:"
         return "\n".join([head, *lines, scheduler.describe(), "Abort what blocks the others, give more room, or reset()."])
 
@@ -234,13 +237,3 @@ class EngineCore:
             self.observer = None
             logger.exception("The observer failed and was detached")
             warnings.warn(f"The observer failed and was detached: {type(error).__name__}: {error}", stacklevel=3)
-
-
-def _reason(request_id: str, reasons: dict[str, Decision]) -> str:
-    """Why one waiting request waits, with the numbers."""
-    if (decision := reasons.get(request_id)) is None:
-        return f"{request_id}: the scheduler gave no reason"
-    facts = [f"{name} {value}" for name, value in decision.numbers.items()]
-    if decision.cause is not None:
-        facts.append(f"because of {decision.cause}")
-    return f"{request_id}: {decision.verdict}" + (f" ({', '.join(facts)})" if facts else "")

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 import msgspec
 
+from nbengine.clock import Clock
 from nbengine.config import EngineConfig
 from nbengine.engine.core import EngineCore
 from nbengine.errors import ConfigError
@@ -49,6 +50,11 @@ class EngineCoreClient(ABC):
     def has_work(self) -> bool:
         """Whether a step would do anything."""
 
+    @property
+    @abstractmethod
+    def clock(self) -> Clock:
+        """The engine's time."""
+
     @abstractmethod
     def queues(self) -> Queues: ...
 
@@ -89,6 +95,10 @@ class InprocClient(EngineCoreClient):
 
     def has_work(self) -> bool:
         return self.core.has_work()
+
+    @property
+    def clock(self) -> Clock:
+        return self.core.executor.clock
 
     def queues(self) -> Queues:
         scheduler = self.core.scheduler

@@ -6,7 +6,7 @@ import math
 import operator
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,12 +33,19 @@ class ParsedPrompt(msgspec.Struct):
 
 
 class InputProcessor:
-    """Turns what a user writes into EngineCoreRequests. Keeps nothing about requests but the state of its seeds."""
+    """Turns what a user writes into EngineCoreRequests. Keeps nothing about requests but how many seeds it has drawn.
 
-    def __init__(self, limits: EngineLimits, tokenizer: Tokenizer | None, seed: int) -> None:
+    now: the engine's time, for requests that do not say when they arrived.
+    """
+
+    def __init__(
+        self, limits: EngineLimits, tokenizer: Tokenizer | None, seed: int, now: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._limits = limits
         self._tokenizer = tokenizer
-        self._seeds = random.Random(seed)
+        self._seed = seed
+        self.num_seeds = 0  # the next one follows from this number and the engine's seed: so drawing can be undone
+        self._now = now
 
     def process(
         self,
@@ -63,7 +70,7 @@ class InputProcessor:
             request_id=request_id,
             prompt_token_ids=parsed.token_ids,
             sampling_params=self._complete(params, len(parsed.token_ids)),
-            arrival_time=time.monotonic() if arrival_time is None else _seconds(arrival_time),
+            arrival_time=self._now() if arrival_time is None else _seconds(arrival_time),
             eos_token_id=self._limits.eos_token_id,
             priority=_whole("priority", priority),
             cache_salt=parsed.cache_salt,
@@ -157,7 +164,8 @@ class InputProcessor:
             changes["max_tokens"] = room = limits.max_model_len - prompt_length
             changes["min_tokens"] = min(params.min_tokens, room)
         if params.seed is None and not params.greedy:
-            changes["seed"] = self._seeds.getrandbits(_SEED_BITS)
+            changes["seed"] = random.Random(f"{self._seed}:{self.num_seeds}").getrandbits(_SEED_BITS)
+            self.num_seeds += 1
         if limits.more_eos_token_ids and not params.ignore_eos:
             changes["stop_token_ids"] = list(dict.fromkeys([*params.stop_token_ids, *limits.more_eos_token_ids]))
         if params.prompt_logprobs is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbengine.config import EngineArgs, EngineConfig
 from nbengine.engine import interrupts
@@ -26,7 +26,15 @@ from nbengine.sampling_params import SamplingParams
 logger = logging.getLogger(__name__)
 
 Prepared = tuple[EngineCoreRequest, str | None]
-FrontMark = tuple[Mark, EngineStats]
+
+
+class FrontMark(NamedTuple):
+    """A moment of the front's."""
+
+    outputs: Mark
+    stats: EngineStats
+    num_ids: int
+    num_seeds: int
 
 
 class LLMEngine:
@@ -47,13 +55,14 @@ class LLMEngine:
     ) -> None:
         self.config = config
         self.engine_core = engine_core
+        self.clock = engine_core.clock
         self.tokenizer = tokenizer
         self.sampling_defaults = facts.sampling_defaults
         self.limits = _limits(config, tokenizer, facts)
-        self.input_processor = InputProcessor(self.limits, tokenizer, config.model.seed)
+        self.input_processor = InputProcessor(self.limits, tokenizer, config.model.seed, self.clock.now)
         self.output_processor = OutputProcessor(tokenizer)
         self._stats = EngineStats()
-        self._num_ids = 0
+        self.num_ids = 0  # given out by new_request_id
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs) -> LLMEngine:
@@ -75,7 +84,7 @@ class LLMEngine:
         arrival_time: float | None = None,
         priority: int = 0,
     ) -> str:
-        """Queue a request; returns its id. arrival_time: seconds of time.monotonic(), default now.
+        """Queue a request; returns its id. arrival_time: seconds of the engine's clock, default now.
 
         Raises InvalidRequestError (and its kinds: bad parameter, duplicate id); then nothing has changed.
         """
@@ -98,8 +107,8 @@ class LLMEngine:
     def new_request_id(self) -> str:
         """The next number that no live request has as its id."""
         while True:
-            request_id = str(self._num_ids)
-            self._num_ids += 1
+            request_id = str(self.num_ids)
+            self.num_ids += 1
             if not self.is_alive(request_id):
                 return request_id
 
@@ -170,13 +179,14 @@ class LLMEngine:
 
     def mark(self) -> FrontMark:
         """What the front knows now (texts under way, outputs not taken, statistics), to be put back by `restore`."""
-        return self.output_processor.mark(), copy.deepcopy(self._stats)
+        drawn = self.input_processor.num_seeds
+        return FrontMark(self.output_processor.mark(), copy.deepcopy(self._stats), self.num_ids, drawn)
 
     def restore(self, mark: FrontMark) -> None:
         """Put the front back to a mark, as often as wanted. The core is to be put back to the same moment."""
-        processor, stats = mark
-        self.output_processor.restore(processor)
-        self._stats = copy.deepcopy(stats)
+        self.output_processor.restore(mark.outputs)
+        self._stats = copy.deepcopy(mark.stats)
+        self.num_ids, self.input_processor.num_seeds = mark.num_ids, mark.num_seeds
 
     def shutdown(self) -> None:
         """Free weights and KV cache. Calling it twice is fine."""

@@ -20,7 +20,7 @@ class Answer:
         self.detokenizer = make_detokenizer()
         self.logprobs = logprobs
         self.token_ids: list[int] = []
-        self.token_times: list[float] = []  # seconds of time.monotonic(), one a token
+        self.token_times: list[float] = []  # seconds of the engine's clock, one a token
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self._sent_tokens = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from nbengine.clock import Clock
 from nbengine.config import EngineConfig, ModelConfig
 from nbengine.models.facts import ModelFacts
 from nbengine.plan import BatchTensors, ModelRunnerOutput, SchedulerOutput
@@ -13,11 +14,14 @@ __all__ = ["Executor", "ModelFacts"]
 
 
 class Executor(ABC):
-    """Runs the model. One executor serves one EngineCore, in the thread that steps it."""
+    """Runs the model. One executor serves one EngineCore, in the thread that steps it.
+
+    clock: the engine's time, by which everything in it is timed.
+    """
 
     @classmethod
     def model_facts(cls, model: ModelConfig) -> ModelFacts:
-        """Asked first of all. An executor without weights (scripted, simulated) says its own. Raises ModelError."""
+        """Asked first of all. An executor without weights says its own. Raises ModelError."""
         from nbengine.models import loader
 
         return loader.model_facts(model)
@@ -31,6 +35,7 @@ class Executor(ABC):
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
+        self.clock = Clock()
 
     @property
     @abstractmethod

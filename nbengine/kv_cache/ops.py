@@ -20,6 +20,18 @@ class Op(StrEnum):
     FREE_BACK = "b"  # reference count 0: becomes the last of the free queue
 
 
+WORDS = {
+    Op.ALLOCATE: "given to",
+    Op.EVICT: "evicted",
+    Op.HIT: "hit by",
+    Op.CACHE: "cached by",
+    Op.UNCACHE: "taken out of the prefix index",
+    Op.DEREF: "let go by",
+    Op.FREE_FRONT: "freed by",
+    Op.FREE_BACK: "freed, still cached, by",
+}
+
+
 class BlockOp(msgspec.Struct, array_like=True):
     """hash: the first 8 bytes of the block hash in hex, for CACHE only. Ops stand in the order in which they happened."""
 
@@ -27,3 +39,9 @@ class BlockOp(msgspec.Struct, array_like=True):
     block_id: int
     request_id: str | None = None
     hash: str | None = None
+
+    def __str__(self) -> str:
+        whom = f" {self.request_id}" if self.request_id else ""
+        return f"block {self.block_id} {WORDS[self.op]}{whom}" + (f" (hash {self.hash})" if self.hash else "")
+
+    __repr__ = __str__

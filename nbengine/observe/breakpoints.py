@@ -11,7 +11,7 @@ import msgspec
 from nbengine.kv_cache.ops import Op
 from nbengine.observe.events import EVENT_NAMES, Event, events_of
 from nbengine.observe.records import AnyRecord, Executed, Failed, Header, Keyframe, Scheduled, Texts, Updated
-from nbengine.observe.tables import html_table, text_table
+from nbengine.observe.tables import counted, html_table, text_table
 from nbengine.observe.view import EngineView
 
 Predicate = Callable[[EngineView], object]
@@ -76,6 +76,10 @@ class Breakpoint(msgspec.Struct, kw_only=True):
         parts += ["once"] if self.once else []
         return ", ".join(parts)
 
+    def __repr__(self) -> str:
+        facts = ["on" if self.enabled else "off", counted(self.hits, "hit"), *([self.error] if self.error else [])]
+        return f"breakpoint {self.number} ({', '.join(facts)}): {self.describe()}"
+
     def holds(self, record: AnyRecord, events: list[Event], view: EngineView) -> str | None:
         """Why it holds after `record`, None if it does not. Raises what a predicate raises."""
         if (self.step is not None or self.phase is not None) and not self._stands(view):
@@ -125,6 +129,9 @@ class Hit(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"breakpoint {self.number}: {self.why}" if self.number else self.why
+
+    def __repr__(self) -> str:
+        return f"stopped at step {self.step}, before {self.phase}: {self}"
 
 
 class Breakpoints:

@@ -47,6 +47,9 @@ class Event(msgspec.Struct, frozen=True):
             text += f" ({facts})"
         return f"{text}: {self.detail}" if self.detail else text
 
+    def __repr__(self) -> str:
+        return f"step {self.step}: {self}"
+
 
 def events_of(record: AnyRecord) -> list[Event]:
     """The events that a record tells of, in the order in which they happened."""

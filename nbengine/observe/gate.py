@@ -22,7 +22,8 @@ class Gate:
     """Implements observer.Gatekeeper.
 
     before: called with the phase each time that the engine is about to move, in the engine's thread.
-    on_wait: called with the phase and the reason when `at` begins to wait, in the engine's thread.
+    on_wait: called with the phase and the reason when `at` begins to wait, in the engine's thread. It may raise, which
+    ends the wait as an Interrupt does.
     on_left: called when a call of step() is over, by its end or by an exception, in the engine's thread.
     on_change: called when the right to move changed or a command came, in the thread that did it.
     """
@@ -41,6 +42,7 @@ class Gate:
         self.on_change = on_change
         self.reason = ""
         self.has_waiter = False  # a thread stands in `at`, waiting for the right to move
+        self.held_by = 0  # the thread that last paused it, or granted moves
         self._changed = threading.Condition()
         self._commands: deque[tuple[Command, Future[Any]]] = deque()
         self._paused = False
@@ -136,7 +138,7 @@ class Gate:
     def pause(self, reason: str = "paused by hand") -> None:
         """Stop at the next phase boundary. Moves that were granted and not made yet are taken back."""
         with self._changed:
-            self._paused, self.reason = True, reason
+            self._paused, self.reason, self.held_by = True, reason, threading.get_ident()
             self._phases_left = self._steps_left = 0
             self._mid_step = False
         self._tell()
@@ -154,7 +156,7 @@ class Gate:
         with self._changed:
             if not self._paused:
                 self.reason = "paused by hand"
-            self._paused = True
+            self._paused, self.held_by = True, threading.get_ident()
             self._phases_left += phases
             self._steps_left += steps
             self._changed.notify_all()

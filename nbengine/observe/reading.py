@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
@@ -83,7 +82,7 @@ def keyframe_of(core: Watched, at: float) -> Keyframe:
         step=core.step_count,
         at=at,
         phase=str(core.next_phase),
-        requests=[state_of(request, at - time.monotonic()) for request in scheduler.requests.values()],
+        requests=[state_of(request, at - core.executor.clock.now()) for request in scheduler.requests.values()],
         running=[request.request_id for request in scheduler.running],
         waiting=waiting_ids(scheduler),
         finished=[],
@@ -94,7 +93,7 @@ def keyframe_of(core: Watched, at: float) -> Keyframe:
 
 
 def state_of(request: Request, clock: float) -> RequestState:
-    """clock: what to add to a time of time.monotonic() to get seconds of the recording."""
+    """clock: what to add to a time of the engine's clock to get seconds of the recording."""
     return RequestState(
         request_id=request.request_id,
         status=str(request.status),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -77,7 +76,7 @@ class Recorder:
         """Start watching: takes the core's observer slot and switches on what the parts below note."""
         if self.core.observer not in (None, self):
             raise ValueError("This engine has an observer already: detach it first.")
-        self.started = time.perf_counter()
+        self.started = self.core.executor.clock.now()
         header = reading.header_of(self.core, datetime.now(UTC).isoformat(timespec="seconds"))
         self._switch(True)
         self.core.observer = self
@@ -117,8 +116,8 @@ class Recorder:
     # ----------------------------------------------------------------------------------------------------------- reading
 
     def now(self) -> float:
-        """Seconds since the recorder was attached."""
-        return time.perf_counter() - self.started
+        """Seconds of the engine's clock since the recorder was attached."""
+        return self.core.executor.clock.now() - self.started
 
     @property
     def steps(self) -> StepLog:

@@ -295,5 +295,7 @@ class StepRecord(msgspec.Struct, kw_only=True):
     def __str__(self) -> str:
         return f"step {self.step}\n" + text_table(("", ""), self._lines(), "  ")
 
+    __repr__ = __str__
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/plain": str(self), "text/html": html_table(f"step {self.step}", ("phase", "what"), self._lines())}

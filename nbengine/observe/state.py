@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -64,6 +65,8 @@ class RequestView(RequestState, kw_only=True):
 
     def __str__(self) -> str:
         return f"request {self.request_id}\n" + text_table(("", ""), [fact for fact in self._facts() if fact[1] != ""], "  ")
+
+    __repr__ = __str__
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         rows = [fact for fact in self._facts() if fact[1] != ""]
@@ -128,6 +131,10 @@ class Blocks(Sequence[BlockView]):
 
     def __len__(self) -> int:
         return len(self._view.owners)
+
+    def __repr__(self) -> str:
+        states = Counter(block.state for block in self)
+        return f"{len(self)} KV blocks: " + ", ".join(f"{number} {state}" for state, number in states.items())
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):

@@ -56,6 +56,7 @@ class Moment:
     """The engine right before it scheduled `step`; `saved`: what that step then overwrote in the KV cache."""
 
     step: int
+    at: float
     snapshot: Any
     mark: Any
     num_bytes: int
@@ -86,6 +87,9 @@ class UndoLog:
         self._moments: deque[Moment] = deque()
         self._emptied: dict[int, int] = {}  # block -> the step in which it last lost what it held
 
+    def __repr__(self) -> str:
+        return f"undo log: {self._span()}"
+
     # ---------------------------------------------------------------------------------------------------------- keeping
 
     def before_schedule(self) -> None:
@@ -97,7 +101,7 @@ class UndoLog:
             self._drop(self._moments.pop())  # taken already, but inputs may have come since
         snapshot = core.scheduler.snapshot()
         size = getattr(snapshot, "nbytes", 0) + MARK_BYTES * len(core.scheduler.requests)
-        self._moments.append(Moment(core.step_count, snapshot, self._mark(), size))
+        self._moments.append(Moment(core.step_count, core.executor.clock.now(), snapshot, self._mark(), size))
         self.num_bytes += size
         while len(self._moments) > 1 and (len(self._moments) > self.limit_steps or self.num_bytes > self.limit_bytes):
             self._drop(self._moments.popleft())
@@ -158,6 +162,7 @@ class UndoLog:
         core.plan = core.result = None
         core.step_count = step
         core.next_phase = Phase.SCHEDULE
+        core.executor.clock.set_back(moment.at)
         self._restore_mark(moment.mark)
         self.num_bytes = sum(kept.num_bytes for kept in self._moments)
 
@@ -171,7 +176,7 @@ class UndoLog:
         kept = self.steps
         return (
             f"steps {kept[0]} to {kept[-1]} are kept (at most {self.limit_steps} steps and {self.limit_bytes >> 20} MiB; "
-            f"older ones were dropped)"
+            f"older ones are dropped)"
         )
 
     def clear(self) -> None:

@@ -73,6 +73,12 @@ class EngineView:
     # ------------------------------------------------------------------------------------------------------ what it tells
 
     @property
+    def limits(self) -> Header:
+        """The header with the options that have been changed since."""
+        changed = {name: value for name, value in self.options.items() if name in Header.__struct_fields__}
+        return msgspec.structs.replace(self.header, **changed)
+
+    @property
     def free_queue(self) -> list[int]:
         """Free block ids, the next to be taken first."""
         return list(self._free)

@@ -41,8 +41,9 @@ class Verdict(StrEnum):
 class Decision(msgspec.Struct, array_like=True):
     """One request's verdict with the numbers behind it.
 
-    cause: the request that it is about beside this one, if any. file, line: the source line that decided (file is empty
-    for nbengine/scheduler/scheduler.py), so that a person can read the rule itself.
+    cause: the request that it is about beside this one, if any. file, line: the source line that decided, so that a person
+    can read the rule itself; rule: its name, as "MyScheduler.choose_victim". file and rule are empty for
+    nbengine/scheduler/scheduler.py.
     """
 
     request_id: str
@@ -51,6 +52,15 @@ class Decision(msgspec.Struct, array_like=True):
     cause: str | None = None
     line: int = 0
     file: str = ""
+    rule: str = ""
+
+    def __str__(self) -> str:
+        facts = [f"{name} {value}" for name, value in self.numbers.items()]
+        if self.cause is not None:
+            facts.append(f"because of {self.cause}")
+        return f"{self.request_id}: {self.verdict}" + (f" ({', '.join(facts)})" if facts else "")
+
+    __repr__ = __str__
 
 
 class DecisionLog:
@@ -73,8 +83,7 @@ class DecisionLog:
         """Append one decision. Its source line is the caller's, or that of `rule`, the method that chose."""
         if self._entries is None:
             return
-        file, line = _place(sys._getframe(1), rule)
-        self._entries.append(Decision(request_id, verdict, numbers or {}, cause, line, file))
+        self._entries.append(Decision(request_id, verdict, numbers or {}, cause, *_place(sys._getframe(1), rule)))
 
     def note_rest(
         self,
@@ -87,10 +96,10 @@ class DecisionLog:
         if self._entries is None:
             return
         decided = {entry.request_id for entry in self._entries[self._start :]}
-        file, line = _place(sys._getframe(1))
+        place = _place(sys._getframe(1))
         for request_id in request_ids:
             if request_id not in decided:
-                self._entries.append(Decision(request_id, verdict, numbers or {}, cause, line, file))
+                self._entries.append(Decision(request_id, verdict, numbers or {}, cause, *place))
 
     def withdraw(self, request_id: str) -> None:
         """Forget what was noted of a request in this step: something else became of it."""
@@ -99,13 +108,15 @@ class DecisionLog:
         self._entries[self._start :] = [e for e in self._entries[self._start :] if e.request_id != request_id]
 
 
-def _place(frame: FrameType, rule: Callable[..., Any] | None = None) -> tuple[str, int]:
-    """File (empty for scheduler.py) and line of the rule, or of the frame that noted the decision."""
+def _place(frame: FrameType, rule: Callable[..., Any] | None = None) -> tuple[int, str, str]:
+    """Line, file and name of the rule, or of the frame that noted the decision; for scheduler.py the line alone."""
     code, line = frame.f_code, frame.f_lineno
     if rule is not None:
         code = getattr(rule, "__func__", rule).__code__
         line = code.co_firstlineno
-    return "" if code.co_filename == _STOCK else code.co_filename, line
+    if code.co_filename == _STOCK:
+        return line, "", ""
+    return line, code.co_filename, code.co_qualname.rpartition("<locals>.")[2]
 
 
 _STOCK = str(Path(__file__).with_name("scheduler.py"))

@@ -5,6 +5,7 @@ Holds between any two phases of a step. O(blocks + tokens of the plan in flight)
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
@@ -26,6 +27,14 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     block_ids: list[int] = []
     request_ids: list[str] = []
+
+    def __str__(self) -> str:
+        """The message, and whatever it is about that the message does not name. The Lab finds blocks by "block 5"."""
+        about = [*(f"block {block}" for block in self.block_ids), *self.request_ids]
+        more = [name for name in about if not re.search(rf"\b{re.escape(name)}\b", self.message, re.IGNORECASE)]
+        return f"{self.message} ({', '.join(more)})" if more else self.message
+
+    __repr__ = __str__
 
 
 def check_invariants(scheduler: Scheduler) -> None:

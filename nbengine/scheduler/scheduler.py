@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
-from time import monotonic
 
 from nbengine.kv_cache.manager import Room
 from nbengine.plan import ModelRunnerOutput, NewRequestData, SchedulerOutput
@@ -272,7 +271,7 @@ class Scheduler(SchedulerState):
         if any_stopped:
             self.running = [request for request in self.running if request.status is _RUNNING]
         self.in_flight = {}
-        return EngineCoreOutputs(step=plan.step, timestamp=monotonic(), outputs=outputs, stats=self._take_stats())
+        return EngineCoreOutputs(step=plan.step, outputs=outputs, stats=self._take_stats())
 
     def _keep_prompt_logprobs(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> None:
         """Gather what each chunk of a prompt gives. After a preemption the first positions come a second time: not kept."""

@@ -15,6 +15,8 @@ from nbengine.debug.trace import Trace
 from nbengine.errors import ConfigError, InvalidParameterError, InvalidRequestError, PhaseError, StepError
 from nbengine.observe.breakpoints import Hit
 from nbengine.observe.records import StepRecord
+from nbengine.scheduler.request import Request
+from nbengine.scheduler.scheduler import Scheduler
 from tests.observe.engines import make_llm
 
 PROMPTS = ("abcdefgh1", "abcdefgh2", "abcdefgh3", "abcdefgh4")
@@ -79,7 +81,7 @@ def test_run_to_a_predicate_an_event_a_step_the_end() -> None:
     assert dbg.view.free_blocks < 3 and stop.why == "until(view) holds"
     stop = dbg.run("preempted")
     assert dbg.view.happened("preempted") and "preempted" in stop.why and stop.phase == "execute"
-    assert dbg.run(max_steps=1).why == "1 steps done"
+    assert dbg.run(max_steps=1).why == "1 step done"
     assert dbg.run().why == "nothing left to do"
     assert sorted(dbg.view.finished) == ["r1", "r2", "r3", "r4"]
     assert len(dbg.output("r1").outputs[0].token_ids) == 16
@@ -257,6 +259,23 @@ def test_back_in_the_middle_of_a_step_undoes_what_was_made_of_it() -> None:
         dbg.back(0)
 
 
+def test_names_and_seeds_are_given_out_again() -> None:
+    dbg = crowded()
+    dbg.run(until=5)
+
+    def go_on(engine: Debugger) -> tuple[str, int | None]:
+        name = engine.add("late", max_tokens=3)  # not greedy: the engine draws a seed for it
+        seed = engine.core.scheduler.requests[name].sampling_params.seed
+        engine.run(until=8)
+        return name, seed
+
+    fork = dbg.fork()
+    first = go_on(dbg)
+    dbg.goto(4)  # the moment before step 5 was scheduled has it already
+    dbg.step()
+    assert go_on(dbg) == first == go_on(fork) and first[0] == "r5"
+
+
 def test_options_are_undone_too() -> None:
     dbg = crowded()
     dbg.step(2)
@@ -283,8 +302,8 @@ def test_a_fork_goes_its_own_way() -> None:
     assert dbg.output("r1").outputs[0].text == alt.output("r1").outputs[0].text == same.output("r1").outputs[0].text
     assert dbg.output("r1").prompt == alt.output("r1").prompt == PROMPTS[0]
     assert dbg.compare(same).first_difference is None
-    with pytest.raises(ConfigError, match="num_gpu_blocks_override cannot change"):
-        dbg.fork(num_gpu_blocks_override=99)
+    with pytest.raises(ConfigError, match="cannot change 'dtype'; it can: num_gpu_blocks_override, max_num_seqs"):
+        dbg.fork(dtype="float32")
     dbg.add("x", max_tokens=2)
     dbg.schedule()
     with pytest.raises(PhaseError, match="Fork between steps"):
@@ -304,7 +323,7 @@ def test_compare_finds_the_first_difference() -> None:
     assert comparison.first_step == 4 and comparison.here.finished == comparison.there.finished == 5
     assert comparison.here.output_tokens == comparison.there.output_tokens == 67 - 16
     bundle = comparison._repr_mimebundle_()
-    assert bundle["image/png"].startswith(b"\x89PNG") and "first difference: step" in bundle["text/plain"]
+    assert bundle["text/html"].startswith("<img alt=") and "first difference: step" in bundle["text/plain"]
 
 
 # ------------------------------------------------------------------------------------------------------------- in words
@@ -320,6 +339,28 @@ def test_the_story_of_a_preemption() -> None:
     assert "was preempted in this step" in dbg.why_not(dbg.view.waiting[-1]) or victim == dbg.view.waiting[-1]
     dbg.run("finished")
     assert "reached its length limit" in dbg.explain(dbg.view.finished[0])
+
+
+def test_the_story_names_a_rule_of_ones_own() -> None:
+    class Gentle(Scheduler):
+        def choose_victim(self) -> Request:
+            return self.running[0]
+
+    dbg = crowded(scheduler_cls=Gentle)
+    dbg.run("preempted")
+    (victim,) = dbg.view.scheduled.preempted  # type: ignore[union-attr]
+    assert f"{victim} was chosen by Gentle.choose_victim; it gave back" in dbg.explain(victim)
+    decision = next(d for d in dbg.view.decisions if d.request_id == victim)
+    found = dbg._source.source_lines(decision.file, decision.line)
+    assert found is not None and "def choose_victim" in found["lines"][decision.line - found["first_line"]]
+
+
+def test_the_story_goes_by_the_policy_of_now() -> None:
+    dbg = crowded()
+    dbg.set(policy="priority")
+    dbg.set_priority("r1", 9)
+    dbg.run("preempted")
+    assert "r1 was chosen as the least important of the running requests" in dbg.explain("r1")
 
 
 def test_why_not() -> None:
@@ -388,7 +429,7 @@ def test_shown_without_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
     dbg = crowded()
     dbg.run(until=6)
     bundle = dbg._repr_mimebundle_()
-    assert bundle["image/png"].startswith(b"\x89PNG") and bundle["text/html"].startswith("<table")
+    assert bundle["text/html"].startswith("<img alt=") and "<table" in bundle["text/html"]
     assert "step 6" in bundle["text/plain"] and "Debugger of plain" in repr(dbg)
     assert "r1" in dbg.describe()
 

@@ -145,7 +145,7 @@ class TestRequests:
         lost = text([output for _ in range(2) for output in engine.step()])
         core.scheduler.restore(saved)
         engine.output_processor.restore(mark)
-        core.executor.known["a"].token_ids[:] = [*b"x", *b"ab"]
+        core.executor.requests["a"].token_ids[:] = [*b"x", *b"ab"]
         assert (before, lost, before + text(run(engine)["a"])) == ("ab", "cd", "abcdef")
 
 
@@ -186,7 +186,7 @@ class TestLooking:
         assert engine.default_sampling_params() == SamplingParams(temperature=0.25, top_k=7)
         engine.add_request("a", "x")
         engine.step()
-        assert core_of(engine).executor.known["a"].sampling_params.top_k == 7
+        assert core_of(engine).executor.requests["a"].sampling_params.top_k == 7
 
 
 class TestMaking:

@@ -143,7 +143,7 @@ class Gentle(Scheduler):
         return self.running[0]
 
 
-def test_a_rule_of_ones_own_is_named_by_its_file_and_line() -> None:
+def test_a_rule_of_ones_own_is_named_with_its_file_and_line() -> None:
     desk = Desk(usable=4, cls=Gentle, enable_prefix_caching=False, max_model_len=16)
     desk.add("a", 7)
     desk.add("b", 7)
@@ -152,6 +152,7 @@ def test_a_rule_of_ones_own_is_named_by_its_file_and_line() -> None:
     decision = desk.explained_step()["a"]
     assert decision.verdict is Verdict.SELF_PREEMPTED
     assert decision.file == __file__ and "def choose_victim" in linecache.getline(__file__, decision.line)
+    assert decision.rule == "Gentle.choose_victim" and desk.explained_step()["b"].rule == ""
 
 
 def test_nothing_is_noted_without_an_observer() -> None:

@@ -76,14 +76,6 @@ def test_the_bundle_of_a_cell_has_a_widget_and_a_picture(lab: Any, monkeypatch: 
         assert set(data) == {"text/plain", "text/html"}
 
 
-def test_a_picture_is_not_hidden_behind_a_table(lab: Any, source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = {"text/plain": "step 0", "text/html": "<b>step 0</b>", "image/png": b"\x89PNG"}
-    monkeypatch.setattr(source, "static_bundle", lambda: whole)
-    data, metadata = lab.queues._repr_mimebundle_()
-    assert "text/html" not in data and data["image/png"] == b"\x89PNG"
-    assert metadata["image/png"] == {"alt": "step 0"}
-
-
 def test_a_picture_that_fails_does_not_take_the_widget_along(lab: Any, source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "static_bundle", lambda: 1 / 0)
     data, _ = lab._repr_mimebundle_()

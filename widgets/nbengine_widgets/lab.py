@@ -167,18 +167,11 @@ export default { render };
 
 
 def with_picture(source: LabSource, bundle: Any) -> Any:
-    """The widget's MIME bundle with the source's picture beside it; NBENGINE_STATIC=1 leaves the picture only.
-
-    GitHub, nbviewer and nbconvert prefer a table to a picture: where there is a picture, it goes alone, and the words are
-    its description.
-    """
+    """The widget's MIME bundle with the source's picture beside it; NBENGINE_STATIC=1 leaves the picture only."""
     data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
     picture: dict[str, Any] = {"text/plain": "nbengine Lab"}
     with contextlib.suppress(Exception):  # a picture that fails must not take the widget along
         picture |= source.static_bundle()
-    if "image/png" in picture:
-        picture.pop("text/html", None)
-        metadata = metadata | {"image/png": {"alt": picture["text/plain"]}}
     if os.environ.get("NBENGINE_STATIC") == "1":
         return picture, metadata
     return picture | {_WIDGET_MIME: data[_WIDGET_MIME]}, metadata
