@@ -33,45 +33,61 @@ _SERIAL_ELEMENTS = 2048  # of the query, below which waking threads costs more t
 
 
 @njit(cache=True, error_model="numpy")
+def _share(rows: Any) -> Any:
+    """How many of `rows` rows the next tile takes: 3 or 2 at a time, 1 if there is but one."""
+    return np.int64(3) if rows == 3 or rows > 4 else min(rows, np.int64(2))
+
+
+@njit(cache=True, error_model="numpy")
 def _few_scores(q: Any, rows: Any, dim: Any, keys: Any, count: Any, tag: Any, s: Any) -> None:
-    """s[r, j] = q[r] . keys[j] for `count` keys that lie one after another; up to 4 rows."""
-    step = 4 if rows <= 2 else 2
+    """s[r, j] = q[r] . keys[j] for `count` keys that lie one after another; up to 3 rows."""
     j = 0
-    while j + step <= count:
-        key, to = keys + j * dim * ir.size(tag), s + j * 4
-        if rows == 1:
-            ir.dot_tile_1x4(q, dim, key, dim, tag, to, TILE_KEYS, dim)
-        elif rows == 2:
-            ir.dot_tile_2x4(q, dim, key, dim, tag, to, TILE_KEYS, dim)
-        else:
-            ir.dot_tile_4x2(q, dim, key, dim, tag, to, TILE_KEYS, dim)
-        j += step
     while j < count:
         key, to = keys + j * dim * ir.size(tag), s + j * 4
-        if rows == 1:
+        four = count - j >= 4
+        if rows == 1 and four:
+            ir.dot_tile_1x4(q, dim, key, dim, tag, to, TILE_KEYS, dim)
+        elif rows == 1:
             ir.dot_tile_1x1(q, dim, key, dim, tag, to, TILE_KEYS, dim)
+        elif rows == 2 and four:
+            ir.dot_tile_2x4(q, dim, key, dim, tag, to, TILE_KEYS, dim)
         elif rows == 2:
             ir.dot_tile_2x1(q, dim, key, dim, tag, to, TILE_KEYS, dim)
+        elif four:
+            ir.dot_tile_3x4(q, dim, key, dim, tag, to, TILE_KEYS, dim)
         else:
-            ir.dot_tile_4x1(q, dim, key, dim, tag, to, TILE_KEYS, dim)
-        j += 1
+            ir.dot_tile_3x1(q, dim, key, dim, tag, to, TILE_KEYS, dim)
+        j += 4 if four else 1
 
 
 @njit(cache=True, error_model="numpy")
 def _add_product(a: Any, rows: Any, values: Any, count: Any, tag: Any, o: Any, dim: Any) -> None:
-    """o[r, :] += a[r, 0:count] @ values[0:count, :]; a's rows are TILE_KEYS apart, up to a multiple of 4 are touched."""
+    """o[r, :] += a[r, 0:count] @ values[0:count, :]; a's rows are TILE_KEYS apart."""
     r = 0
     while r < rows:
-        left, a_row, o_row = rows - r, a + r * TILE_KEYS * 4, o + r * dim * 4
-        for d in range(0, dim, 16):
+        n, a_row, o_row = _share(rows - r), a + r * TILE_KEYS * 4, o + r * dim * 4
+        d = 0
+        while d < dim:
             value, to = values + d * ir.size(tag), o_row + d * 4
-            if left == 1:
-                ir.product_tile_1(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
-            elif left == 2:
-                ir.product_tile_2(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+            wide = dim % 64 == 0
+            if n == 1 and wide:
+                ir.product_tile_1x64(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+                d += 64
+            elif n == 2 and wide:
+                ir.product_tile_2x32(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+                d += 32
+            elif wide:
+                ir.product_tile_3x32(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+                d += 32
             else:
-                ir.product_tile_4(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
-        r += 4
+                if n == 1:
+                    ir.product_tile_1(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+                elif n == 2:
+                    ir.product_tile_2(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+                else:
+                    ir.product_tile_3(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+                d += 16
+        r += n
 
 
 @njit(cache=True, error_model="numpy")
@@ -162,9 +178,11 @@ def _attend(
                 place = (head * bs + offset) * dim
                 ir.prefetch(value_cache + (block * value_stride + place) * ir.size(tag), n * dim * ir.size(tag))
                 keys = key_cache + (block * key_stride + place) * ir.size(tag)
-                for r in range(0, rows, 4):
-                    to = s + (r * TILE_KEYS + done) * 4
-                    _few_scores(q + r * dim * 4, min(rows - r, 4), dim, keys, n, tag, to)
+                r = 0
+                while r < rows:
+                    share = _share(rows - r)
+                    _few_scores(q + r * dim * 4, share, dim, keys, n, tag, s + (r * TILE_KEYS + done) * 4)
+                    r += share
                 done += n
         else:
             _gather_tile(key_cache, key_stride, head, table, begin, count, bs, dim, tag, tile)

@@ -20,6 +20,7 @@ I8, I16, I32, I64, F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntTy
 FAST = ("contract", "nsz", "reassoc")
 LANES = 16
 """Columns of a tile. LLVM splits a vector of 16 floats into the registers that the machine has."""
+CACHE_LINE = 64  # bytes
 DONE = 64  # bytes from a counter of drawn units to that of units done, in a cache line of its own
 COUNTER_BYTES = 128
 SPINS = 1024  # looks at a counter between two offers of the core; a power of two
@@ -86,6 +87,12 @@ def _loop(b: Any, count: Any, start: list[Any], body: Any) -> list[Any]:
     b.branch(head)
     b.position_at_end(after)
     return state
+
+
+def prefetch_line(b: Any, address: Any) -> None:
+    """Ask for the cache line at an i8 pointer, to be read, and kept in every level."""
+    kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+    b.call(get_or_insert_function(b.module, kind, "llvm.prefetch.p0"), [address, I32(0), I32(3), I32(1)])
 
 
 # ---------------------------------------------------------------------------------------------------- scalars
@@ -175,16 +182,13 @@ def prefetch(typingctx: Any, address: Any, nbytes: Any) -> Any:
     """Ask for the cache lines of `nbytes` bytes from `address` on; touches nothing."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        pointer = I8.as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
-        fetch = get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-        start = b.inttoptr(args[0], pointer)
+        start = b.inttoptr(args[0], I8.as_pointer())
 
         def line(i: Any, state: list[Any]) -> list[Any]:
-            b.call(fetch, [b.gep(start, [b.shl(i, I64(6))]), I32(0), I32(3), I32(1)])
+            prefetch_line(b, b.gep(start, [b.mul(i, I64(CACHE_LINE))]))
             return []
 
-        _loop(b, b.lshr(b.add(args[1], I64(63)), I64(6)), [], line)
+        _loop(b, b.udiv(b.add(args[1], I64(CACHE_LINE - 1)), I64(CACHE_LINE)), [], line)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
@@ -267,8 +271,8 @@ def two_to(typingctx: Any, n: Any) -> Any:
 # ---------------------------------------------------------------------------------------------------- tiles
 
 
-def _make_product_tile(rows: int) -> Any:
-    """C[0:rows, 0:16] += A[0:rows, 0:k] @ B[0:k, 0:16], A and C float32, B by its tag; strides in elements."""
+def _make_product_tile(rows: int, lanes: int = LANES) -> Any:
+    """C[0:rows, 0:lanes] += A[0:rows, 0:k] @ B[0:k, 0:lanes], A and C float32, B by its tag; strides in elements."""
 
     @intrinsic
     def product_tile(typingctx: Any, a: Any, lda: Any, b_: Any, ldb: Any, tag: Any, c: Any, ldc: Any, k: Any) -> Any:
@@ -280,11 +284,11 @@ def _make_product_tile(rows: int) -> Any:
             c_rows = [_at(b, c, b.mul(ldc, I64(r)), F32) for r in range(rows)]
 
             def step(i: Any, state: list[Any]) -> list[Any]:
-                vector = _load_vector(b, _at(b, right, b.mul(i, ldb), element), tag, LANES)
-                scalars = [_splat(b, b.load(b.gep(row, [i])), LANES) for row in a_rows]
+                vector = _load_vector(b, _at(b, right, b.mul(i, ldb), element), tag, lanes)
+                scalars = [_splat(b, b.load(b.gep(row, [i])), lanes) for row in a_rows]
                 return [_fma(b, x, vector, s) for x, s in zip(scalars, state)]
 
-            start = [_load_vector(b, row, types.float32, LANES) for row in c_rows]
+            start = [_load_vector(b, row, types.float32, lanes) for row in c_rows]
             for total, row in zip(_loop(b, k, start, step), c_rows):
                 _store_vector(b, total, row)
             return context.get_dummy_value()
@@ -295,12 +299,24 @@ def _make_product_tile(rows: int) -> Any:
     return product_tile
 
 
-product_tile_1, product_tile_2 = _make_product_tile(1), _make_product_tile(2)
-product_tile_4, product_tile_6 = _make_product_tile(4), _make_product_tile(6)
+product_tile_1, product_tile_2, product_tile_3, product_tile_6 = (_make_product_tile(rows) for rows in (1, 2, 3, 6))
+# As wide as it takes to keep the multipliers busy with so few rows.
+product_tile_1x64, product_tile_2x32, product_tile_3x32 = (_make_product_tile(r, n) for r, n in ((1, 64), (2, 32), (3, 32)))
+
+
+def _sums_of_four(b: Any, v: list[Any]) -> Any:
+    """Four vectors of 8 -> the vector of their four sums."""
+
+    def mix(x: Any, y: Any, lanes: list[int]) -> Any:
+        return b.shuffle_vector(x, y, ir.VectorType(I32, 4)(lanes))
+
+    halves = [b.fadd(mix(x, x, [0, 1, 2, 3]), mix(x, x, [4, 5, 6, 7])) for x in v]
+    pairs = [b.fadd(mix(x, y, [0, 2, 4, 6]), mix(x, y, [1, 3, 5, 7])) for x, y in (halves[:2], halves[2:])]
+    return b.fadd(mix(*pairs, [0, 2, 4, 6]), mix(*pairs, [1, 3, 5, 7]))
 
 
 def _make_dot_tile(rows: int, keys: int) -> Any:
-    """S[r, j] = A[r, :] . B[j, :] for `rows` rows and `keys` keys; n, a multiple of 8, is their length."""
+    """S[r, j] = A[r, :] . B[j, :] for `rows` rows and 4 keys, or 1; n, a multiple of 8, is their length."""
     lanes = 8
 
     @intrinsic
@@ -312,7 +328,6 @@ def _make_dot_tile(rows: int, keys: int) -> Any:
             a_rows = [_at(b, a, b.mul(lda, I64(r)), F32) for r in range(rows)]
             b_rows = [_at(b, right, b.mul(ldb, I64(j)), element) for j in range(keys)]
             vector = ir.VectorType(F32, lanes)
-            reduce = get_or_insert_function(b.module, ir.FunctionType(F32, [F32, vector]), "llvm.vector.reduce.fadd.v8f32")
 
             def step(i: Any, state: list[Any]) -> list[Any]:
                 offset = b.mul(i, I64(lanes))
@@ -323,9 +338,12 @@ def _make_dot_tile(rows: int, keys: int) -> Any:
             zero = vector([0.0] * lanes)
             totals = _loop(b, b.sdiv(n, I64(lanes)), [zero] * (rows * keys), step)
             for r in range(rows):
-                for j in range(keys):
-                    total = b.call(reduce, [F32(0.0), totals[r * keys + j]], fastmath=FAST)
-                    b.store(total, _at(b, s, b.add(b.mul(lds, I64(r)), I64(j)), F32))
+                four = totals[r * keys : r * keys + keys] + [zero] * (4 - keys)
+                target, sums = _at(b, s, b.mul(lds, I64(r)), F32), _sums_of_four(b, four)
+                if keys == 4:
+                    _store_vector(b, sums, target)
+                else:
+                    b.store(b.extract_element(sums, I32(0)), target)
             return context.get_dummy_value()
 
         i64 = types.int64
@@ -334,8 +352,8 @@ def _make_dot_tile(rows: int, keys: int) -> Any:
     return dot_tile
 
 
-dot_tile_1x4, dot_tile_2x4, dot_tile_4x2 = (_make_dot_tile(r, k) for r, k in ((1, 4), (2, 4), (4, 2)))
-dot_tile_1x1, dot_tile_2x1, dot_tile_4x1 = (_make_dot_tile(r, 1) for r in (1, 2, 4))
+dot_tile_1x4, dot_tile_2x4, dot_tile_3x4 = (_make_dot_tile(rows, 4) for rows in (1, 2, 3))
+dot_tile_1x1, dot_tile_2x1, dot_tile_3x1 = (_make_dot_tile(rows, 1) for rows in (1, 2, 3))
 
 
 @intrinsic

@@ -34,6 +34,7 @@ from nbengine_kernels.quantization import INT4_GROUP, quantize_int4, quantize_in
 _F32 = FLOAT32
 # The functions around tiles are compiled without fast-math: numba would spread the flags over the tiles' own sums.
 _INT8, _INT4 = np.int8(0), np.uint8(0)
+AHEAD_BYTES = 4096
 FEW_ROWS = 4
 """Rows up to which the panel kernel beats oneDNN where that has bfloat16 in hardware."""
 
@@ -66,33 +67,39 @@ def multiply_units(
     memory = np.empty(4 * 2 * WIDTH, dtype=np.float32)
     tile = memory.ctypes.data
     pairs, group_bytes = depth // 2, groups * 2 * WIDTH * 2
-    while True:
-        first = ir.take_ticket(counter) * unit
-        if first >= count:
-            break
-        last = min(count, first + unit)
-        r = 0
-        while r < rows:
-            a, s, out = wide + r * depth * 4, sums + r * groups * 4, y + r * y_stride * ir.size(tag)
-            n = 4 if rows - r >= 4 else (2 if rows - r >= 2 else 1)
-            p = first
-            while p < last:
-                panel, step = panels + p * panel_bytes, 1
-                # int4 scales are per group and used in the tile; others are per output and used on the way out
-                inner, outer = (scale + p * group_bytes, np.int64(0)) if groups > 0 else (np.int64(0), scale)
+    blocks, slow = (rows + 3) // 4, np.int64(0)
+    while 2 << slow <= blocks:
+        slow += 1
+    mine = ir.take_ticket(counter) * unit
+    while mine < count:
+        following = ir.take_ticket(counter) * unit  # drawn early, to know what to fetch meanwhile
+        p, last = mine, min(count, mine + unit)
+        while p < last:
+            panel = panels + p * panel_bytes
+            step = 2 if rows == 1 and last - p >= 2 else 1
+            after = p + step if p + step < last else min(following, count - 1)
+            # one row streams through memory, in order; with more there is time to fetch the whole next panel
+            ahead = panel + AHEAD_BYTES if rows == 1 else panels + after * panel_bytes
+            # int4 scales are per group and used in the tile; others are per output and used on the way out
+            inner, outer = (scale + p * group_bytes, np.int64(0)) if groups > 0 else (np.int64(0), scale)
+            r = 0
+            while r < rows:
+                a, s, out = wide + r * depth * 4, sums + r * groups * 4, y + r * y_stride * ir.size(tag)
+                n = 4 if rows - r >= 4 else (2 if rows - r >= 2 else 1)
                 if n == 4:
-                    panel_tile_4x1(a, depth, panel, panel_bytes, weight_tag, tile, pairs, inner, s)
+                    panel_tile_4x1(a, depth, panel, panel_bytes, weight_tag, tile, pairs, inner, s, ahead, slow)
                 elif n == 2:
-                    panel_tile_2x1(a, depth, panel, panel_bytes, weight_tag, tile, pairs, inner, s)
-                elif last - p >= 2:
-                    panel_tile_1x2(a, depth, panel, panel_bytes, weight_tag, tile, pairs, inner, s)
-                    step = 2
+                    panel_tile_2x1(a, depth, panel, panel_bytes, weight_tag, tile, pairs, inner, s, ahead, slow)
+                elif step == 2:
+                    panel_tile_1x2(a, depth, panel, panel_bytes, weight_tag, tile, pairs, inner, s, ahead, slow)
                 else:
-                    panel_tile_1x1(a, depth, panel, panel_bytes, weight_tag, tile, pairs, inner, s)
+                    panel_tile_1x1(a, depth, panel, panel_bytes, weight_tag, tile, pairs, inner, s, ahead, slow)
                 _store_tile(tile, n, step * WIDTH, outer, bias, out, y_stride, p * WIDTH, columns, tag)
-                p += step
-            r += n
+                ahead += panel_bytes >> slow
+                r += n
+            p += step
         ir.finish_ticket(counter)
+        mine = following
     ir.keep(memory)
 
 

@@ -57,18 +57,21 @@ def _make_panel_tile(rows: int, panels: int) -> Any:
     """C[0:rows, p, 0:16] = A[0:rows, 0:2 * pairs] @ panel p.
 
     A is float32, its rows `lda` elements apart; `stride` is in bytes from panel to panel; C is [rows][panels][16], dense.
+    `ahead` is where this thread will read next: with each pair of inputs, what lies `pairs read >> slow` further there is
+    asked for, so that memory brings it while this product is computed.
     For int4: `scales` points at the first panel's, `sums` at each row's sums over groups of 32 inputs, pairs / 16 a row.
     """
 
     @intrinsic
     def panel_tile(
-        typingctx: Any, a: Any, lda: Any, panel: Any, stride: Any, tag: Any, c: Any, pairs: Any, scales: Any, sums: Any
-    ) -> Any:
+        typingctx: Any, a: Any, lda: Any, panel: Any, stride: Any, tag: Any, c: Any, pairs: Any, scales: Any, sums: Any,
+        ahead: Any, slow: Any,
+    ) -> Any:  # fmt: skip
         pair_bytes = _PAIR_BYTES[tag]
         zero = [_floats([0.0] * WIDTH)] * (rows * panels)
 
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            a, lda, panel, stride, _, c, pairs, scales, sums = args
+            a, lda, panel, stride, _, c, pairs, scales, sums, ahead, slow = args
             a_rows = [tiles._at(b, a, b.mul(lda, _I64(r)), _F32) for r in range(rows)]
             starts = [tiles._at(b, panel, b.mul(stride, _I64(p)), _I8) for p in range(panels)]
 
@@ -78,6 +81,9 @@ def _make_panel_tile(rows: int, panels: int) -> Any:
                 even = [tiles._splat(b, b.load(b.gep(row, [first])), WIDTH) for row in a_rows]
                 odd = [tiles._splat(b, b.load(b.gep(row, [second])), WIDTH) for row in a_rows]
                 new = list(state)
+                further = b.add(ahead, b.lshr(b.mul(i, _I64(pair_bytes * panels)), slow))
+                for line in range(0, pair_bytes * panels, tiles.CACHE_LINE):
+                    tiles.prefetch_line(b, b.inttoptr(b.add(further, _I64(line)), _I8.as_pointer()))
                 for p, start in enumerate(starts):
                     weights = _load_pair(b, b.gep(start, [b.mul(i, _I64(pair_bytes))]), tag)
                     for r in range(rows):
@@ -110,7 +116,7 @@ def _make_panel_tile(rows: int, panels: int) -> Any:
             return context.get_dummy_value()
 
         i64 = types.int64
-        return types.void(i64, i64, i64, i64, tag, i64, i64, i64, i64), codegen
+        return types.void(i64, i64, i64, i64, tag, i64, i64, i64, i64, i64, i64), codegen
 
     return panel_tile
 
