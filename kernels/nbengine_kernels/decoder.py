@@ -17,6 +17,9 @@ class LinearOperator(Protocol):
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor: ...
 
+    def take_rows(self, indices: Tensor) -> Tensor:
+        """indices: (T,) int32. Returns rows (T, I) of the weight: the embedding where the head is tied to it."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderSizes:

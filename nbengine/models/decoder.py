@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from nbengine_kernels import DecoderLayer, DecoderSizes, Kernels, LinearOperator, build_rotary_table
 from torch import Tensor
-from torch.nn.functional import embedding
 
 from nbengine.errors import ModelError
 from nbengine.models.interface import FlatBatch, KVShape, LayerCache
@@ -114,11 +115,12 @@ class DecoderModel:
         self.vocab_size = shape.vocab_size
         self._scale = shape.head_dim**-0.5
         self._quantization = quantization
-        self._embedding = take("model.embed_tokens.weight").clone()  # (V, C)
+        embedding = take("model.embed_tokens.weight").clone()  # (V, C)
         self._cos_sin = _rotary_table(config, shape, max_positions, device)
         self._layers = [self._make_layer(take, index) for index in range(shape.num_layers)]
         self._final_norm = take("model.norm.weight").clone()
-        self._head = kernels.PackedLinear(self._embedding if shape.tied_head else take("lm_head.weight").clone())
+        self._head = kernels.PackedLinear(embedding if shape.tied_head else take("lm_head.weight").clone())
+        self._embed = self._head.take_rows if shape.tied_head else partial(F.embedding, weight=embedding)
         sizes = DecoderSizes(shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.norm_eps, self._scale)
         self._fused = kernels.fuse_decoder(self._layers, sizes, self._cos_sin, self._final_norm, self._head)
 
@@ -129,7 +131,7 @@ class DecoderModel:
     def forward(self, batch: FlatBatch, caches: list[LayerCache], *, num_layers: int | None = None) -> Tensor:
         """See PagedModel.forward."""
         kernels, eps = self.kernels, self.shape.norm_eps
-        residual = embedding(batch.token_ids, self._embedding)  # (T, C), added to in place
+        residual = self._embed(batch.token_ids)  # (T, C), added to in place
         if self._fused is not None and self._fused.suits(residual.shape[0]):
             return self._fused.forward(residual, batch, caches, num_layers)
         delta: Tensor | None = None  # (T, C), what the last block adds; each norm may overwrite it

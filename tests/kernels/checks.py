@@ -146,6 +146,9 @@ def check_linear(kernels: Kernels, dtype: torch.dtype, quantization: Any) -> Non
             out = torch.empty(70, outputs, dtype=dtype)
             assert packed(x, out=out) is out
             assert_close(out, plain(x.float()).to(dtype))
+            some = torch.tensor([outputs - 1, 0, outputs // 2, 0], dtype=torch.int32)
+            assert_close(packed.take_rows(some), plain.take_rows(some).to(dtype))
+            assert packed.take_rows(some[:0]).shape == (0, inputs)
 
 
 def check_all(kernels: Kernels, small: bool = False) -> None:

@@ -311,8 +311,8 @@ def _sums_of_four(b: Any, v: list[Any]) -> Any:
         return b.shuffle_vector(x, y, ir.VectorType(I32, 4)(lanes))
 
     halves = [b.fadd(mix(x, x, [0, 1, 2, 3]), mix(x, x, [4, 5, 6, 7])) for x in v]
-    pairs = [b.fadd(mix(x, y, [0, 2, 4, 6]), mix(x, y, [1, 3, 5, 7])) for x, y in (halves[:2], halves[2:])]
-    return b.fadd(mix(*pairs, [0, 2, 4, 6]), mix(*pairs, [1, 3, 5, 7]))
+    left, right = (b.fadd(mix(x, y, [0, 2, 4, 6]), mix(x, y, [1, 3, 5, 7])) for x, y in (halves[:2], halves[2:]))
+    return b.fadd(mix(left, right, [0, 2, 4, 6]), mix(left, right, [1, 3, 5, 7]))
 
 
 def _make_dot_tile(rows: int, keys: int) -> Any:

@@ -209,6 +209,17 @@ class PackedLinear:
             y = F.linear(x, self._unpacked().to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
         return y if out is None else out.copy_(y)
 
+    def take_rows(self, indices: Tensor) -> Tensor:
+        """See `reference.PackedLinear.take_rows`; straight from the panels, where a second copy would be the alternative."""
+        if self._panels is None or self.quantization is not None:
+            return F.embedding(indices, self._unpacked().to(self.dtype))
+        depth = self._panels.shape[1]  # inputs, or pairs of them
+        panel, column = indices.long() // WIDTH, indices.long() % WIDTH
+        places = (panel[:, None] * depth + torch.arange(depth)) * WIDTH + column[:, None]  # (T, depth)
+        flat = self._panels.view(self._panels.shape[0] * depth * WIDTH, -1)
+        rows = flat.index_select(0, places.flatten())
+        return rows.view(len(indices), depth * flat.shape[1])[:, : self.in_features].contiguous()
+
     def nbytes(self) -> int:
         """Bytes that the packed weight and the bias take; oneDNN's second copy included once it is made."""
         held = (self._panels, self._scale, self._plain, self._wide_bias)

@@ -94,6 +94,10 @@ class PackedLinear:
         )  # fmt: skip
         return y
 
+    def take_rows(self, indices: Tensor) -> Tensor:
+        """See `reference.PackedLinear.take_rows`."""
+        return F.embedding(indices, self._weight if self._weight is not None else self._widened(self.dtype))
+
     def nbytes(self) -> int:
         """Bytes that the weight and the bias take."""
         held = [self._weight, self.bias] if self._weight is not None else [self._codes, self._scale, self._zero, self.bias]

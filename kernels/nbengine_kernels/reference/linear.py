@@ -45,6 +45,10 @@ class PackedLinear:
         y: Tensor = F.linear(x, self.weight, self.bias)
         return y if out is None else out.copy_(y)
 
+    def take_rows(self, indices: Tensor) -> Tensor:
+        """indices: (T,) int32. Returns rows (T, I) of the weight: the embedding where the head is tied to it."""
+        return F.embedding(indices, self.weight)
+
     def nbytes(self) -> int:
         """Bytes that the packed weight and the bias take."""
         return sum(t.numel() * t.element_size() for t in (self.weight, self.bias) if isinstance(t, torch.Tensor))
