@@ -143,7 +143,8 @@ def main() -> None:
     model = small_model()
     element = 4 if args.dtype == "float32" else 2
     parameters = (model / "model.safetensors").stat().st_size // 4  # the file holds float32
-    bandwidth, gemm = read_bandwidth_gb_s(), gemm_gflop_s(args.dtype)
+    # A processor without bfloat16 of its own multiplies it as float32.
+    bandwidth, gemm = read_bandwidth_gb_s(), max(gemm_gflop_s(dtype) for dtype in {args.dtype, "float32"})
     runs: list[tuple[str, str, str | None]] = [(w, e, None) for w in args.workloads for e in args.engines]
     runs += [(w, e, q) for w in args.workloads for q in args.quantization for e in args.engines if e in QUANTIZED]
     rows = []
