@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import workloads
-from peers import PEERS
+from peers import PEERS, common_prefix
 
 HERE = Path(__file__).parent
 # A peer may live in a virtual environment of its own: NBENGINE_BENCH_PYTHON_<ENGINE>=its interpreter.
@@ -88,16 +88,28 @@ def gemm_gflop_s(dtype: str) -> float:
     return 2 * 512 * 1536 * 1536 / statistics.median(seconds) / 1e9
 
 
-def limit_share(row: dict[str, Any], weights_bytes: float, parameters: int, bandwidth: float, gemm: float) -> float:
+def limit_share(row: dict[str, Any], weight_bytes: float, body: int, head: int, bandwidth: float, gemm: float) -> float:
     """The time that the physical limit asks for, over the time taken: 1 would be perfect.
 
-    Every token in and out costs 2 operations a parameter; every decode step reads the weights once.
+    body, head: parameters of the layers, and of the matrix to the vocabulary. Every token passes the layers with 2
+    operations a parameter (a prefix that all prompts share once), every new one the head too; every decode step reads all
+    weights once.
     """
     work = workloads.get(row["workload"])
-    tokens = sum(len(p) + n for p, n in work)
+    shared = len(common_prefix([p for p, _ in work])) if len(work) > 1 else 0
+    tokens, new = sum(len(p) + n for p, n in work) - (len(work) - 1) * shared, sum(n for _, n in work)
     steps = max(n for _, n in work)
-    seconds = max(2 * parameters * tokens / gemm / 1e9, steps * weights_bytes / bandwidth / 1e9)
-    return seconds / (sum(n for _, n in work) / float(row["output_tok_s"]))
+    operations = 2 * (body * tokens + head * new)
+    seconds = max(operations / gemm / 1e9, steps * weight_bytes * (body + head) / bandwidth / 1e9)
+    return seconds / (new / float(row["output_tok_s"]))
+
+
+def sizes(model: Path) -> tuple[int, int]:
+    """Parameters of the layers and of the head, from a model directory whose file holds float32."""
+    config = json.loads((model / "config.json").read_text())
+    head = config["vocab_size"] * config["hidden_size"]
+    copies = 1 if config["tie_word_embeddings"] else 2
+    return (model / "model.safetensors").stat().st_size // 4 - copies * head, head
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
@@ -142,7 +154,7 @@ def main() -> None:
 
     model = small_model()
     element = 4 if args.dtype == "float32" else 2
-    parameters = (model / "model.safetensors").stat().st_size // 4  # the file holds float32
+    body, head = sizes(model)
     # A processor without bfloat16 of its own multiplies it as float32.
     bandwidth, gemm = read_bandwidth_gb_s(), max(gemm_gflop_s(dtype) for dtype in {args.dtype, "float32"})
     runs: list[tuple[str, str, str | None]] = [(w, e, None) for w in args.workloads for e in args.engines]
@@ -150,8 +162,8 @@ def main() -> None:
     rows = []
     for workload, engine, quantization in tqdm(runs, unit="run"):
         if row := run(engine, workload, quantization, args, model):
-            weights = parameters * WEIGHT_BYTES.get(quantization, element)
-            rows.append(row | {"of_limit": limit_share(row, weights, parameters, bandwidth, gemm)})
+            weight = WEIGHT_BYTES.get(quantization, element)
+            rows.append(row | {"of_limit": limit_share(row, weight, body, head, bandwidth, gemm)})
     print_table(rows)
     for found in ratios(rows):
         target = f", target {found['target']}x" if found["target"] else ""

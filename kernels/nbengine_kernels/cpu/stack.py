@@ -10,6 +10,7 @@ The arithmetic is that of the single kernels, called from here: same functions, 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,9 @@ _F32 = FLOAT32
 _ZERO = np.float32(0.0)
 ROWS = 8  # rows of an elementwise unit
 PHASES = 10  # of a layer, at most
+FEW_TOKENS = 32
+"""Where the processor multiplies bfloat16 itself, one call of all layers is faster up to so many tokens; with more, oneDNN's
+products weigh more than the calls between them."""
 TOKENS_IN_ONE_CALL = 64
 """Up to so many tokens all layers run in one call; above, a layer at a time, for an interrupt not to wait for seconds."""
 
@@ -261,7 +265,8 @@ class DecoderStack:
         """Raises ValueError where `fits` is false."""
         self._weights = (layers, cos_sin, final_norm, head)  # kept alive: the tables hold their addresses
         first = layers[0]
-        self._most_tokens: int = min(m.most_rows for layer in layers for m in _matrices(layer))
+        by_panels_alone = all(m.most_rows == sys.maxsize for layer in layers for m in _matrices(layer))
+        self._most_tokens = sys.maxsize if by_panels_alone else FEW_TOKENS
         self._dtype, self._tag = final_norm.dtype, tag_of(final_norm)
         self._weight_tag, self._head_tag = _matrices(first)[0].weight_tag, head.weight_tag
         hidden, dim = first.input_norm.shape[0], sizes.head_dim
