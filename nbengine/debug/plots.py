@@ -28,6 +28,7 @@ PHASES = {"schedule": "#7a6bd1", "prepare": "#9a9fae", "forward": "#3b6fd8", "sa
 REQUESTS = ("#3b6fd8", "#c8532a", "#2f7d4f", "#a87b00", "#7d4fb3", "#1b8299", "#b8386f", "#66741f")
 MOST_STEPS = 300  # more bars than that are no picture any more
 PREFILL, DECODE, BAD = "#3b6fd8", "#2f7d4f", "#c0312b"
+LEAST_STEPS = 8  # a picture is as wide as so many, at least
 
 
 @dataclass
@@ -264,7 +265,7 @@ def side_by_side(runs: Sequence[Run], views: Sequence[EngineView], first_step: i
         tokens(shown, batches)
         kv_map(views[column], blocks, columns, colours)
         for ax in (phases, batches):
-            ax.set_xlim(first_step - 0.5, last + 0.5)
+            _steps_from_to(ax, [first_step, last])
             if mark is not None:
                 ax.axvline(mark, color=BAD, linewidth=0.8, linestyle=":")
     for row in grid[:2]:
@@ -339,6 +340,6 @@ def _whole_numbers(*axes: Axis) -> None:
 
 
 def _steps_from_to(ax: Axes, steps: Sequence[int]) -> None:
-    """Nothing but these steps: so pictures of one run, one above the other, are in line."""
+    """Nothing but these steps: so pictures of one run, one above the other, are in line. A few steps stay narrow."""
     if steps:
-        ax.set_xlim(min(steps) - 0.5, max(steps) + 0.5)
+        ax.set_xlim(min(steps) - 0.5, max(max(steps), min(steps) + LEAST_STEPS - 1) + 0.5)
