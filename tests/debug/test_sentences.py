@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from nbengine import LLM
-from nbengine.debug.debugger import Debugger
-from nbengine.executor.simulated import SimulatedExecutor
 from nbengine.scheduler.invariants import Violation, violations
-
-
-def crowded() -> Debugger:
-    llm = LLM("simulated", executor_cls=SimulatedExecutor, block_size=4, num_gpu_blocks_override=12, max_model_len=40)
-    dbg = llm.debug()
-    for i in range(4):
-        dbg.add(f"abcdefgh{i}", max_tokens=16)
-    return dbg
+from tests.debug.crowd import crowded
 
 
 def test_a_breakpoint_and_its_hit() -> None:

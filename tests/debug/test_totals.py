@@ -6,19 +6,9 @@ import time
 
 import pytest
 
-from nbengine import LLM
-from nbengine.debug.debugger import Debugger
 from nbengine.debug.totals import totals
-from nbengine.executor.simulated import SimulatedExecutor
+from tests.debug.crowd import crowded
 from tests.observe.engines import make_llm
-
-
-def crowded() -> Debugger:
-    llm = LLM("simulated", executor_cls=SimulatedExecutor, block_size=4, num_gpu_blocks_override=12, max_model_len=40)
-    dbg = llm.debug()
-    for i in range(4):
-        dbg.add(f"abcdefgh{i}", max_tokens=16)
-    return dbg
 
 
 def test_time_while_it_stands_counts_for_nothing() -> None:

@@ -34,7 +34,7 @@ from nbengine_kernels.quantization import INT4_GROUP, quantize_int4, quantize_in
 _F32 = FLOAT32
 # The functions around tiles are compiled without fast-math: numba would spread the flags over the tiles' own sums.
 _INT8, _INT4 = np.int8(0), np.uint8(0)
-AHEAD_BYTES = 4096
+AHEAD_BYTES = 4096  # how far before one row's product its panels are asked for: a page, where the hardware stops
 FEW_ROWS = 4
 """Rows up to which the panel kernel beats oneDNN where that has bfloat16 in hardware."""
 
