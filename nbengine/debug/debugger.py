@@ -205,7 +205,7 @@ class Debugger:
     def why_not(self, request_id: str, step: int | None = None) -> str:
         """Why the request did not get tokens in that step (default: the last one that was planned)."""
         number = step if step is not None else (self.view.scheduled.step if self.view.scheduled else self.view.step)
-        return why_not(self.view.limits, self.records.step(number), request_id)
+        return why_not(self.records.step(number), request_id)
 
     def history(self, *, request: str | None = None, block: int | None = None) -> History:
         """What happened to one request, or to one KV block, as far as it is recorded."""

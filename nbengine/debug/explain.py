@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nbengine.kv_cache.ops import Op
-from nbengine.observe.records import Header, Scheduled, StepRecord
+from nbengine.observe.records import Scheduled, StepRecord
 from nbengine.observe.state import RequestView
 from nbengine.observe.tables import counted, numbers_text
 from nbengine.observe.view import EngineView
@@ -23,20 +23,22 @@ def explain(view: EngineView, steps: Iterable[StepRecord], request_id: str) -> s
     if request.is_finished:
         return _finished(request)
     plan = view.scheduled
+    steps = list(steps)
     decision = next((d for d in view.decisions if d.request_id == request_id), None)
     lost_since = request.status == "preempted" and decision is not None and decision.verdict in GOT_TOKENS
     if plan is not None and decision is not None and not lost_since:
-        sentence = sentence_of(view.limits, plan, decision, "it")
+        policy = next((step.policy for step in reversed(steps) if step.step == plan.step), view.limits.policy)
+        sentence = sentence_of(policy, plan, decision, "it")
         if decision.verdict not in (*GOT_TOKENS, *LOST) and request.status == "preempted":
-            sentence += " " + (last_preemption(view.limits, steps, request_id) or "")
+            sentence += " " + (last_preemption(steps, request_id) or "")
         return _place(view, request) + sentence
     if request.status == "preempted":
-        story = last_preemption(view.limits, steps, request_id)
+        story = last_preemption(steps, request_id)
         return story or f"{request_id} was preempted by hand and waits to be admitted again."
     return f"{_place(view, request)}no step has looked at {request_id} yet; the next schedule will."
 
 
-def why_not(header: Header, step: StepRecord, request_id: str) -> str:
+def why_not(step: StepRecord, request_id: str) -> str:
     """Why the request did not get (more) tokens in this step; if it did get some, says so."""
     plan = step.scheduled
     if plan is None:
@@ -46,22 +48,22 @@ def why_not(header: Header, step: StepRecord, request_id: str) -> str:
         known = any(getattr(i, "request_id", None) == request_id for i in step.inputs)
         tail = "it came or went between the phases of that step" if known else "it was not alive then"
         return f"Step {step.step} has no decision about {request_id}: {tail}."
-    return sentence_of(header, plan, decision)
+    return sentence_of(step.policy, plan, decision)
 
 
-def sentence_of(header: Header, plan: Scheduled, decision: Decision, subject: str | None = None) -> str:
-    """One decision in words, about `subject`: the request's id, if nothing else is given."""
+def sentence_of(policy: str, plan: Scheduled, decision: Decision, subject: str | None = None) -> str:
+    """One decision in words, about `subject`: the request's id, if nothing else is given. policy: that of the step."""
     who, n, cause = subject or decision.request_id, decision.numbers, decision.cause
     step = f"in step {plan.step} "
     if decision.verdict in GOT_TOKENS:
         return f"{step}{who} {_got(decision)}."
     if decision.verdict in LOST:
-        return preemption_story(header, plan, decision)
+        return preemption_story(policy, plan, decision)
     watermark = f", with {n['watermark']} to be kept free" if n.get("watermark") else ""
     room = f"{counted(n.get('needs', 0), 'block')} and {n.get('free')} are free{watermark}"
     reasons = {
         Verdict.NO_NEED: "has nothing to compute: all its tokens are computed or in flight",
-        Verdict.BUDGET: f"got nothing: the token budget of {n.get('budget', header.token_budget)} was used up before it",
+        Verdict.BUDGET: f"got nothing: the token budget of {n.get('budget')} was used up before it",
         Verdict.CHUNK_TOO_BIG: f"was not admitted: it needs {n.get('needs')} tokens in one step, with chunked prefill "
         f"off, and {n.get('budget')} of the budget are left",
         Verdict.NO_BLOCKS: f"was not admitted: it needs {room}",
@@ -92,14 +94,14 @@ def _got(decision: Decision) -> str:
     return f"{verb}: {found}, {tokens} to compute now{rest}"
 
 
-def preemption_story(header: Header, plan: Scheduled, decision: Decision) -> str:
+def preemption_story(policy: str, plan: Scheduled, decision: Decision) -> str:
     """Who needed what, who was chosen by which rule, what it gave back and lost, who took the blocks."""
     n, victim = decision.numbers, decision.request_id
     needer = decision.cause or victim
     rule = {
         "fcfs": "as the last admitted of the running requests",
         "priority": "as the least important of the running requests (largest priority number, then latest arrival)",
-    }.get(header.policy, "by the scheduler's own rule")
+    }.get(policy, "by the scheduler's own rule")
     if decision.file:  # not the stock scheduler's own rule
         rule = f"by {decision.rule}"
     itself = " itself" if needer == victim else ""
@@ -126,7 +128,7 @@ def _takers(plan: Scheduled, victim: str) -> str:
     return "; " + ", ".join(parts)
 
 
-def last_preemption(header: Header, steps: Iterable[StepRecord], request_id: str) -> str | None:
+def last_preemption(steps: Iterable[StepRecord], request_id: str) -> str | None:
     """The story of the request's last recorded preemption; None if none is recorded."""
     for step in reversed(list(steps)):
         for change in step.inputs:
@@ -134,7 +136,7 @@ def last_preemption(header: Header, steps: Iterable[StepRecord], request_id: str
                 return f"{request_id} was preempted by hand before step {step.step} and waits to be admitted again."
         for decision in step.scheduled.decisions if step.scheduled else ():
             if decision.request_id == request_id and decision.verdict in LOST and step.scheduled is not None:
-                story = preemption_story(header, step.scheduled, decision)
+                story = preemption_story(step.policy, step.scheduled, decision)
                 return story[0].upper() + story[1:]
     return None
 

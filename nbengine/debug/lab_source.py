@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbengine.debug import lab_breakpoints
 from nbengine.debug.commands import NAMES
 from nbengine.debug.trace import Trace
-from nbengine.observe.records import AnyRecord, Changed, Executed, Header, Keyframe, Scheduled, Texts, Updated, encoder
+from nbengine.observe.records import AnyRecord, Executed, Header, Keyframe, Scheduled, Texts, Updated, encoder
 
 if TYPE_CHECKING:
     from nbengine.debug.debugger import Debugger
@@ -37,7 +37,6 @@ class Stream:
         self._header = b""
         self._keyframe: tuple[int, bytes] | None = None
         self._texts: dict[int, str] = {}
-        self._options: dict[str, Any] = {}  # changed since the header
         self._listeners: list[RecordListener] = []
 
     def push(self, record: AnyRecord, data: bytes) -> None:
@@ -48,8 +47,6 @@ class Stream:
                 self._header = data
             elif isinstance(record, Texts):
                 self._texts.update(zip(record.token_ids, record.texts))
-            elif isinstance(record, Changed) and record.what == "option":
-                self._options.update(record.values)
             elif isinstance(record, Keyframe):
                 self._keyframe = (number, data)
             self._records.append(data)
@@ -83,11 +80,6 @@ class Stream:
             if self._keyframe is None:
                 return 1, told
             number, data = self._keyframe
-            if (
-                self._options
-            ):  # no keyframe tells them; as they are now: a change after the keyframe comes again and is the same
-                options = Changed(step=0, at=0.0, what="option", values=dict(self._options))
-                told.append(encoder.encode(options))
             return number + 1, [*told, data]
 
     def listen(self, listener: RecordListener) -> Callable[[], None]:

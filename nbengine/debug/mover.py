@@ -59,7 +59,7 @@ class Mover:
 
     def noted(self, record: AnyRecord, hits: list[Hit]) -> None:
         """A record was made, and these breakpoints want to stop there. In the engine's thread."""
-        if self._moving.locked():
+        if self.is_moving:
             self._records.append(record)
             self._hits += hits
         elif hits:  # somebody else moves the engine: llm.generate, say. It will wait at the gate
@@ -212,6 +212,11 @@ class Mover:
             self.play()
 
     @property
+    def is_moving(self) -> bool:
+        """Whether a phase is under way that this mover makes."""
+        return self._moving.locked()
+
+    @property
     def is_driving(self) -> bool:
         """Whether a run or arun is on."""
         return self._driving
@@ -223,7 +228,7 @@ class Mover:
     async def _play(self, wake: asyncio.Event) -> None:
         while True:
             wake.clear()
-            if not self._driving and not self._moving.locked():
+            if not self._driving and not self.is_moving:
                 self.gate.drain()
                 if self.core.has_unfinished_requests() and self.gate.take(self.core.next_phase):
                     await self._play_phase()
@@ -256,14 +261,14 @@ class Mover:
         """The gate changed, in any thread: see to it that somebody acts on it."""
         if self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._pump)
-        elif threading.get_ident() == self._home and not self._moving.locked() and not self.gate.has_waiter:
+        elif threading.get_ident() == self._home and not self.is_moving and not self.gate.has_waiter:
             self._pump()
 
     def _pump(self) -> None:
         """On the loop (or at home, without one): what was asked for, if nobody else is there to do it."""
         if self._wake is not None:
             self._wake.set()
-        if self._driving or self._moving.locked() or self.is_playing:
+        if self._driving or self.is_moving or self.is_playing:
             return
         self.gate.drain()
         while self.gate.granted and self.core.has_unfinished_requests() and self.gate.take(self.core.next_phase):

@@ -20,7 +20,7 @@ from nbengine.observe.breakpoints import Breakpoints, Hit
 from nbengine.observe.gate import Gate
 from nbengine.observe.observer import Phase
 from nbengine.observe.recorder import Recorder
-from nbengine.observe.records import FINISHED_KEPT, AnyRecord, Changed, Failed, Header, Keyframe, Scheduled, Updated
+from nbengine.observe.records import FINISHED_KEPT, Aborted, AnyRecord, Changed, Failed, Header, Keyframe, Scheduled, Updated
 from nbengine.observe.undo import UndoLog
 from nbengine.observe.view import EngineView
 from nbengine.outputs import RequestOutput
@@ -95,6 +95,8 @@ class Window:
         if hits:
             self.recorder.on_changed("pause", {"reason": str(hits[0]), "breakpoint": hits[0].number})
         self.mover.noted(record, hits)
+        if isinstance(record, Aborted) and record.reason == "stop" and not self.mover.is_moving:
+            self._left()  # a blocking call's step turned out to end a request after it was over: a stop string
 
     @staticmethod
     def _note_for_undo(undo: UndoLog, record: AnyRecord) -> None:

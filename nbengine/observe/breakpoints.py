@@ -10,7 +10,7 @@ import msgspec
 
 from nbengine.kv_cache.ops import Op
 from nbengine.observe.events import EVENT_NAMES, Event, events_of
-from nbengine.observe.records import AnyRecord, Executed, Failed, Header, Keyframe, Scheduled, Texts, Updated
+from nbengine.observe.records import Aborted, AnyRecord, Executed, Failed, Header, Keyframe, Scheduled, Texts, Updated
 from nbengine.observe.tables import counted, html_table, text_table
 from nbengine.observe.view import EngineView
 
@@ -220,9 +220,12 @@ def _ask(point: Breakpoint, record: AnyRecord, events: list[Event], view: Engine
 
 
 def _concerns(point: Breakpoint, record: AnyRecord) -> bool:
-    """Inputs come from the person who set the breakpoint: they stop nothing unless they are what it names."""
+    """Inputs come from the person who set the breakpoint: they stop nothing unless they are what it names. A stop string
+    is none: the front found it."""
     if isinstance(record, Scheduled | Executed | Updated | Failed):
         return not (isinstance(record, Executed) and point.request_id is not None and point.event is None)
+    if isinstance(record, Aborted) and record.reason == "stop" and point.event == "finished":
+        return True
     return point.event in ("added", "aborted", "changed") or point.block_id is not None
 
 

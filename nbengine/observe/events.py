@@ -64,6 +64,8 @@ def events_of(record: AnyRecord) -> list[Event]:
         case Added():
             return [Event("added", record.step, record.request_id)]
         case Aborted():
+            if record.reason == "stop":  # a stop string: found by the front, and an end like others
+                return [Event("finished", record.step, record.request_id, detail="stop")]
             return [Event("aborted", record.step, record.request_id, detail=record.reason)]
         case Changed():
             return [Event("changed", record.step, record.request_id, detail=record.what)]

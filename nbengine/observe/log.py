@@ -178,7 +178,14 @@ def _short(value: object) -> str:
 def group_steps(records: Iterator[AnyRecord]) -> list[StepRecord]:
     """Records as steps: each with the inputs that came before or during it."""
     steps: dict[int, StepRecord] = {}
+    policy = ""
     for record in records:
+        if isinstance(record, Header):
+            policy = record.policy
+        elif isinstance(record, Keyframe):
+            policy = (record.options or {}).get("policy", policy)
+        elif isinstance(record, Changed) and record.what == "option":
+            policy = record.values.get("policy", policy)
         if isinstance(record, Header | Texts | Keyframe):
             continue
         step = steps.setdefault(record.step, StepRecord(step=record.step))
@@ -186,7 +193,7 @@ def group_steps(records: Iterator[AnyRecord]) -> list[StepRecord]:
             case Added() | Aborted() | Changed():
                 step.inputs.append(record)
             case Scheduled():
-                step.scheduled = record
+                step.scheduled, step.policy = record, policy
             case Executed():
                 step.executed = record
             case Updated():

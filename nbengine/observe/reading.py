@@ -70,7 +70,7 @@ def is_untouched(core: Watched) -> bool:
     return bool(fresh and list(pool.free) == list(range(1, pool.num_blocks)) and not any(pool.hashes))
 
 
-def keyframe_of(core: Watched, at: float) -> Keyframe:
+def keyframe_of(core: Watched, at: float, header: Header) -> Keyframe:
     """The engine's state as it really is, read from its own parts. Requests that finished are not there any more."""
     scheduler = core.scheduler
     pool = pool_of(scheduler)
@@ -89,6 +89,7 @@ def keyframe_of(core: Watched, at: float) -> Keyframe:
         owners=owners,
         hashes=[None if name is None else name[:8].hex() for name in pool.hashes],
         free_queue=list(pool.free),
+        options=changed_options(core, header),
     )
 
 

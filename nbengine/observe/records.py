@@ -211,7 +211,7 @@ class Keyframe(Record, tag="keyframe", kw_only=True):
     """The whole view at one moment, so that a late viewer, or a seek, need not fold from the start.
 
     phase: the next one to run. owners[b]: the requests that hold block b. hashes[b]: short hash, None if not cached.
-    free_queue: block ids, next to be taken first.
+    free_queue: block ids, next to be taken first. options: the scheduler options that were changed since the header.
     """
 
     step: int
@@ -225,6 +225,7 @@ class Keyframe(Record, tag="keyframe", kw_only=True):
     hashes: list[str | None]
     free_queue: list[int]
     counters: dict[str, float] = {}
+    options: dict[str, Any] | None = None  # None in files that do not tell them
 
 
 Input = Added | Aborted | Changed
@@ -235,9 +236,13 @@ decoder: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
 
 
 class StepRecord(msgspec.Struct, kw_only=True):
-    """One step: the inputs that came before it (or between its phases) and its phases as far as they have run."""
+    """One step: the inputs that came before it (or between its phases) and its phases as far as they have run.
+
+    policy: the scheduling policy that it was planned under.
+    """
 
     step: int
+    policy: str = ""
     inputs: list[Input] = []
     scheduled: Scheduled | None = None
     executed: Executed | None = None

@@ -326,6 +326,7 @@ class EngineView:
             hashes=list(self.hashes),
             free_queue=list(self._free),
             counters=dict(self.counters),
+            options=dict(self.options),
         )
 
     @classmethod
@@ -338,7 +339,7 @@ class EngineView:
         """The same moment, held still."""
         copy = EngineView.from_keyframe(self.header, self.keyframe())
         copy.painter = self.painter
-        copy.options, copy.texts = dict(self.options), dict(self.texts)
+        copy.texts = dict(self.texts)
         copy.scheduled, copy.executed, copy.updated = self.scheduled, self.executed, self.updated
         copy.failed, copy.last_record = self.failed, self.last_record
         copy._recent, copy._last_given = list(self._recent), dict(self._last_given)
@@ -356,6 +357,8 @@ class EngineView:
         self.owners = [list(owners) for owners in frame.owners]
         self.hashes = list(frame.hashes)
         self.counters = dict(frame.counters)
+        if frame.options is not None:
+            self.options = dict(frame.options)
         self._free = OrderedDict.fromkeys(frame.free_queue)
         for request in self.requests.values():
             for place, block in enumerate(request.block_ids):

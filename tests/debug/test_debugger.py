@@ -363,6 +363,17 @@ def test_the_story_goes_by_the_policy_of_now() -> None:
     assert "r1 was chosen as the least important of the running requests" in dbg.explain("r1")
 
 
+def test_the_story_of_a_step_goes_by_the_policy_of_that_step() -> None:
+    dbg = crowded()
+    dbg.run("preempted")
+    plan = dbg.view.scheduled
+    assert plan is not None
+    dbg.run(until=dbg.view.step + 1)
+    dbg.set(policy="priority")
+    assert "chosen as the last admitted" in dbg.why_not(plan.preempted[0], step=plan.step)
+    assert "chosen as the last admitted" in dbg.explain(plan.preempted[0])
+
+
 def test_why_not() -> None:
     dbg = make_llm(max_num_seqs=2).debug()
     for prompt in PROMPTS:

@@ -13,6 +13,7 @@ import pytest
 from nbengine import SamplingParams
 from nbengine.debug import debugger
 from nbengine.errors import StoppedError
+from nbengine.observe.records import Updated
 from tests.observe.engines import make_llm
 
 PARAMS = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -53,6 +54,22 @@ def test_a_breakpoint_at_the_very_end_stops_nobody() -> None:
     dbg.break_on("finished", request="2")
     llm.generate("one", PARAMS, use_tqdm=False)
     assert dbg.state() == ("idle", "breakpoint 2: 2 finished: length")
+
+
+@pytest.mark.parametrize("where", ["in that step", "at its end"])
+def test_a_breakpoint_in_the_step_that_a_stop_string_ends_stops_nobody(where: str) -> None:
+    """The core is done with such a step before the front sees the string: at the gate the request still lives."""
+    llm = make_llm()
+    dbg = llm.debug()
+    at_once = SamplingParams(max_tokens=12, ignore_eos=True, stop=["\ufffd", *map(chr, range(128))])
+    if where == "at its end":
+        point = dbg.break_on("finished")
+    else:
+        point = dbg.break_when(lambda view: isinstance(view.last_record, Updated) and view.step % 2 == 0)
+    for call in (1, 2, 3):
+        (output,) = llm.generate("one", at_once, use_tqdm=False)
+        assert output.outputs[0].finish_reason == "stop" and dbg.core.step_count == 2 * call
+    assert point.hits == 3 and not dbg.mover.gate.paused
 
 
 def test_whoever_pauses_from_another_thread_is_waited_for() -> None:

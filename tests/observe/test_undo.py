@@ -46,7 +46,8 @@ class Machine:
         self.core.update()
 
     def state(self) -> dict[str, Any]:
-        canonical = EngineView.from_keyframe(self.recorder.view.header, keyframe_of(self.core, 0.0)).canonical()
+        header = self.recorder.view.header
+        canonical = EngineView.from_keyframe(header, keyframe_of(self.core, 0.0, header)).canonical()
         canonical["owners"] = [sorted(owners) for owners in canonical["owners"]]
         return canonical
 

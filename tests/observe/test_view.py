@@ -18,7 +18,7 @@ PHASES = ("schedule", "execute", "update")
 
 def truth(core: Any, view: EngineView) -> dict[str, Any]:
     """What the engine itself says, in the view's canonical form. The engine forgets ended requests; those the view keeps."""
-    real = EngineView.from_keyframe(view.header, keyframe_of(core, 0.0)).canonical()
+    real = EngineView.from_keyframe(view.header, keyframe_of(core, 0.0, view.header)).canonical()
     told = view.canonical()
     alive = real["requests"]
     for request_id, facts in told["requests"].items():

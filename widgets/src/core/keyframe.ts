@@ -35,7 +35,7 @@ export function stateOfKeyframe(frame: Keyframe, tables: Tables, before: State |
   state.finished = frame.finished.map((id) => ids.index(id));
   state.batch = frame.requests.filter((told) => told.scheduled).map((told) => ids.index(told.request_id));
   state.error = here ? before.error : null;
-  state.options = before?.options ?? {};
+  state.options = frame.options ?? before?.options ?? {};
   return state;
 }
 

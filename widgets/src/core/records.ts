@@ -159,6 +159,7 @@ export interface Keyframe extends Moment {
   hashes: (string | null)[];
   free_queue: number[];
   counters?: Record<string, number>;
+  options?: Record<string, unknown> | null;
 }
 
 export type AnyRecord = Header | Texts | Added | Aborted | Changed | Scheduled | Executed | Updated | Failed | Keyframe;

@@ -1,7 +1,7 @@
 // A button that opens a small panel under it; Escape and a press outside close it.
 
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
 interface MenuProps {
   name: string;
@@ -14,7 +14,8 @@ export function Menu({ name, label, title, children }: MenuProps): JSX.Element {
   const [open, setOpen] = useState(false);
   const box = useRef<HTMLDivElement>(null);
   const close = (): void => setOpen(false);
-  useEffect(() => {
+  // before it is painted: a panel that moves afterwards is seen, and clicked, where it does not stay
+  useLayoutEffect(() => {
     if (!open) return;
     const outside = (event: Event): void => {
       if (!box.current?.contains(event.target as Node)) close();
