@@ -70,8 +70,11 @@ def is_untouched(core: Watched) -> bool:
     return bool(fresh and list(pool.free) == list(range(1, pool.num_blocks)) and not any(pool.hashes))
 
 
-def keyframe_of(core: Watched, at: float, header: Header) -> Keyframe:
-    """The engine's state as it really is, read from its own parts. Requests that finished are not there any more."""
+def keyframe_of(core: Watched, at: float, view: EngineView) -> Keyframe:
+    """The engine's state as it really is, read from its own parts. Requests that finished are not there any more.
+
+    view: what was known so far: the limits that the run began with, and the requests' times.
+    """
     scheduler = core.scheduler
     pool = pool_of(scheduler)
     owners: list[list[str]] = [[] for _ in range(pool.num_blocks)]
@@ -82,19 +85,21 @@ def keyframe_of(core: Watched, at: float, header: Header) -> Keyframe:
         step=core.step_count,
         at=at,
         phase=str(core.next_phase),
-        requests=[state_of(request, at - core.executor.clock.now()) for request in scheduler.requests.values()],
+        requests=[state_of(request, view, core.executor.clock.now()) for request in scheduler.requests.values()],
         running=[request.request_id for request in scheduler.running],
         waiting=waiting_ids(scheduler),
         finished=[],
         owners=owners,
         hashes=[None if name is None else name[:8].hex() for name in pool.hashes],
         free_queue=list(pool.free),
-        options=changed_options(core, header),
+        options=changed_options(core, view.header),
+        busy_s=view.busy_s,
     )
 
 
-def state_of(request: Request, clock: float) -> RequestState:
-    """clock: what to add to a time of the engine's clock to get seconds of the recording."""
+def state_of(request: Request, view: EngineView, now: float) -> RequestState:
+    """now: on the engine's clock. Of a request that came unseen all the time since counts as work."""
+    seen = view.requests.get(request.request_id)
     return RequestState(
         request_id=request.request_id,
         status=str(request.status),
@@ -104,7 +109,9 @@ def state_of(request: Request, clock: float) -> RequestState:
         max_tokens=request.max_tokens,
         block_ids=list(request.block_ids),
         priority=request.priority,
-        added_at=request.arrival_time + clock,
+        added_at=seen.added_at if seen else view.busy_s - (now - request.arrival_time),
+        first_token_at=seen.first_token_at if seen else None,
+        last_token_at=seen.last_token_at if seen else None,
         num_cached_tokens=request.num_cached_tokens,
         num_preemptions=request.num_preemptions,
     )

@@ -87,7 +87,7 @@ class Recorder:
             self.view.clear()
             self.log.begin(0, None)
         else:
-            self._restart(reading.keyframe_of(self.core, self.now(), self.view.header))
+            self._restart(reading.keyframe_of(self.core, self.now(), self.view))
 
     def detach(self) -> None:
         """Stop watching; what was recorded stays. The engine is again as fast as it was."""
@@ -188,7 +188,7 @@ class Recorder:
         if what == "reset":  # a new scheduler stands there
             self._switch(True)
             self._emit("changed", Changed(step=self.core.step_count, at=self.now(), what=what, values=values))
-            frame = reading.keyframe_of(self.core, self.now(), self.view.header)
+            frame = reading.keyframe_of(self.core, self.now(), self.view)
             frame.requests += reading.ended(self.view, values.get("dropped", []))
             frame.finished = [state.request_id for state in frame.requests if state.status == "finished"]
             self._restart(frame)
@@ -299,7 +299,7 @@ class Recorder:
         view = (
             self.view_at(step)
             if kept
-            else EngineView.from_keyframe(self.view.header, reading.keyframe_of(self.core, self.now(), self.view.header))
+            else EngineView.from_keyframe(self.view.header, reading.keyframe_of(self.core, self.now(), self.view))
         )
         view.painter, view.texts = self.view.painter, self.view.texts
         view.options = reading.changed_options(self.core, view.header)

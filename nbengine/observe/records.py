@@ -185,7 +185,11 @@ class Failed(Record, tag="failed", kw_only=True):
 
 
 class RequestState(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One request, whole. `token_ids` is prompt + output."""
+    """One request, whole. `token_ids` is prompt + output.
+
+    added_at, first_token_at, last_token_at: seconds that the engine's phases had taken by then (see Keyframe.busy_s), so
+    that TTFT and ITL do not count the time in which a person looks at a stopped engine.
+    """
 
     request_id: str
     status: str  # waiting | running | preempted | finished
@@ -212,6 +216,7 @@ class Keyframe(Record, tag="keyframe", kw_only=True):
 
     phase: the next one to run. owners[b]: the requests that hold block b. hashes[b]: short hash, None if not cached.
     free_queue: block ids, next to be taken first. options: the scheduler options that were changed since the header.
+    busy_s: how long all phases have taken so far.
     """
 
     step: int
@@ -226,6 +231,7 @@ class Keyframe(Record, tag="keyframe", kw_only=True):
     free_queue: list[int]
     counters: dict[str, float] = {}
     options: dict[str, Any] | None = None  # None in files that do not tell them
+    busy_s: float = 0.0
 
 
 Input = Added | Aborted | Changed

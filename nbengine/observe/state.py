@@ -31,12 +31,12 @@ class RequestView(RequestState, kw_only=True):
 
     @property
     def time_to_first_token(self) -> float | None:
-        """Seconds from the add to the first token (TTFT)."""
+        """Seconds of the engine's work from the add to the first token (TTFT): time in which it stood does not count."""
         return None if self.first_token_at is None else self.first_token_at - self.added_at
 
     @property
     def inter_token_latency(self) -> float | None:
-        """Mean seconds between tokens after the first (ITL)."""
+        """Mean seconds of work between tokens after the first (ITL)."""
         made = self.num_tokens - self.num_prompt_tokens
         if self.first_token_at is None or self.last_token_at is None or made < 2:
             return None

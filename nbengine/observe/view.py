@@ -61,6 +61,7 @@ class EngineView:
         self.owners: list[list[str]] = [[] for _ in range(blocks)]
         self.hashes: list[str | None] = [None] * blocks
         self.counters: dict[str, float] = {}
+        self.busy_s = 0.0  # how long all phases have taken
         self.scheduled: Scheduled | None = None
         self.executed: Executed | None = None
         self.updated: Updated | None = None
@@ -153,6 +154,7 @@ class EngineView:
                 self._apply_scheduled(record)
             case Executed():
                 self._recent.append(record)
+                self.busy_s += record.execute_s
                 self.executed, self.phase, self.at = record, "update", record.at
             case Updated():
                 self._apply_updated(record)
@@ -199,7 +201,7 @@ class EngineView:
             priority=record.priority,
             prompt=record.prompt,
             params=dict(record.params),
-            added_at=record.at,
+            added_at=self.busy_s,
         )
         if record.waiting:
             self.waiting = list(record.waiting)
@@ -230,6 +232,7 @@ class EngineView:
             if any(isinstance(recent, Updated) for recent in self._recent):
                 self._recent = []
         self._recent.append(record)
+        self.busy_s += record.schedule_s
         self._ops(record.block_ops)
         for request_id in record.preempted:
             self._preempt(request_id)
@@ -247,14 +250,15 @@ class EngineView:
 
     def _apply_updated(self, record: Updated) -> None:
         self._recent.append(record)
+        self.busy_s += record.update_s
         self._ops(record.block_ops)
         for request_id, tokens in zip(record.request_ids, record.tokens):
             request = self.requests[request_id]
             if tokens:
                 if len(request.token_ids) == request.num_prompt_tokens:
-                    request.first_token_at = record.at
+                    request.first_token_at = self.busy_s
                 request.token_ids.extend(tokens)
-                request.last_token_at = record.at
+                request.last_token_at = self.busy_s
         for end in record.finished:
             self._end(end.request_id, end.reason, end.stop_reason)
         self._queues(record.running, None)
@@ -327,6 +331,7 @@ class EngineView:
             free_queue=list(self._free),
             counters=dict(self.counters),
             options=dict(self.options),
+            busy_s=self.busy_s,
         )
 
     @classmethod
@@ -356,7 +361,7 @@ class EngineView:
         self.running, self.waiting, self.finished = list(frame.running), list(frame.waiting), list(frame.finished)
         self.owners = [list(owners) for owners in frame.owners]
         self.hashes = list(frame.hashes)
-        self.counters = dict(frame.counters)
+        self.counters, self.busy_s = dict(frame.counters), frame.busy_s
         if frame.options is not None:
             self.options = dict(frame.options)
         self._free = OrderedDict.fromkeys(frame.free_queue)

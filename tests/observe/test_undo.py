@@ -47,7 +47,7 @@ class Machine:
 
     def state(self) -> dict[str, Any]:
         header = self.recorder.view.header
-        canonical = EngineView.from_keyframe(header, keyframe_of(self.core, 0.0, header)).canonical()
+        canonical = EngineView.from_keyframe(header, keyframe_of(self.core, 0.0, self.recorder.view)).canonical()
         canonical["owners"] = [sorted(owners) for owners in canonical["owners"]]
         return canonical
 

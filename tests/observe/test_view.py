@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -11,14 +12,14 @@ from nbengine.observe.reading import keyframe_of
 from nbengine.observe.recorder import Recorder
 from nbengine.observe.records import Added, Header, Keyframe, decoder, encoder
 from nbengine.observe.view import EngineView
-from tests.observe.engines import Mess, make_core, request
+from tests.observe.engines import Mess, make_core, make_llm, request
 
 PHASES = ("schedule", "execute", "update")
 
 
 def truth(core: Any, view: EngineView) -> dict[str, Any]:
     """What the engine itself says, in the view's canonical form. The engine forgets ended requests; those the view keeps."""
-    real = EngineView.from_keyframe(view.header, keyframe_of(core, 0.0, view.header)).canonical()
+    real = EngineView.from_keyframe(view.header, keyframe_of(core, 0.0, view)).canonical()
     told = view.canonical()
     alive = real["requests"]
     for request_id, facts in told["requests"].items():
@@ -184,3 +185,24 @@ def test_unknown_fields_are_skipped_and_the_rest_is_read() -> None:
 
     later = msgspec.to_builtins(header) | {"colour": "green"}
     assert decoder.decode(msgspec.msgpack.encode(later)) == header
+
+
+def test_standing_still_is_no_latency() -> None:
+    """TTFT and ITL are the work between a request and its tokens, however long a person looks; rewinding takes it back."""
+    llm = make_llm()
+    dbg = llm.debug()
+    request_id = dbg.add("hello", max_tokens=4)
+    time.sleep(0.05)
+    dbg.step()
+    request = dbg.view.requests[request_id]
+    assert request.time_to_first_token == pytest.approx(dbg.view.busy_s) and dbg.view.busy_s < 0.05
+    time.sleep(0.05)
+    dbg.step()
+    assert request.inter_token_latency is not None and request.inter_token_latency < 0.05
+    before = dbg.view.busy_s
+    dbg.back()
+    assert dbg.view.busy_s < before and dbg.view.requests[request_id].inter_token_latency is None
+    attached = Recorder(dbg.core)
+    dbg.detach()
+    attached.attach()
+    assert attached.view.requests[request_id].added_at < -0.05  # it came unseen: all the time since counts

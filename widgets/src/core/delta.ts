@@ -8,6 +8,8 @@ import type { Request, State } from "./state";
 interface Common {
   step: number;
   at: number;
+  /** How long the phase took. */
+  seconds?: number;
   /** Rows of OP_WIDTH numbers. */
   ops?: Int32Array;
   running?: number[];
@@ -61,7 +63,7 @@ export function compile(record: AnyRecord, tables: Tables): Delta | null {
     case "scheduled":
       return compileScheduled(record, tables);
     case "executed":
-      return { kind: "executed", step: record.step, at: record.at };
+      return { kind: "executed", step: record.step, at: record.at, seconds: record.execute_s };
     case "updated":
       return compileUpdated(record, tables);
     case "failed":
@@ -89,7 +91,7 @@ function compileAdded(record: Added, ids: Names): Delta {
     cached: 0,
     preemptions: 0,
     scheduled: 0,
-    addedAt: record.at,
+    addedAt: 0,
     firstAt: null,
     lastAt: null,
     finishReason: null,
@@ -121,7 +123,7 @@ function compileScheduled(record: Scheduled, tables: Tables): Delta {
     if (verdict === "admitted" || verdict === "resumed") hits.push(ids.index(id), numbers.hit ?? 0);
   }
   const preempted = (record.preempted ?? []).map((id) => ids.index(id));
-  return { kind: "scheduled", ...common(record, tables), rows, preempted, hits };
+  return { kind: "scheduled", ...common(record, tables), seconds: record.schedule_s, rows, preempted, hits };
 }
 
 function compileUpdated(record: Updated, tables: Tables): Delta {
@@ -129,6 +131,7 @@ function compileUpdated(record: Updated, tables: Tables): Delta {
   return {
     kind: "updated",
     ...common(record, tables),
+    seconds: record.update_s,
     requests: record.request_ids.map((id) => tables.ids.index(id)),
     tokens: record.tokens,
     finished,

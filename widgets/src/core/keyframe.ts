@@ -30,6 +30,7 @@ export function stateOfKeyframe(frame: Keyframe, tables: Tables, before: State |
   state.step = frame.step;
   state.phase = frame.phase as Phase;
   state.at = frame.at;
+  state.busy = frame.busy_s ?? 0;
   state.running = frame.running.map((id) => ids.index(id));
   state.waiting = frame.waiting.map((id) => ids.index(id));
   state.finished = frame.finished.map((id) => ids.index(id));

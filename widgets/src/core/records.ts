@@ -160,6 +160,7 @@ export interface Keyframe extends Moment {
   free_queue: number[];
   counters?: Record<string, number>;
   options?: Record<string, unknown> | null;
+  busy_s?: number;
 }
 
 export type AnyRecord = Header | Texts | Added | Aborted | Changed | Scheduled | Executed | Updated | Failed | Keyframe;

@@ -41,6 +41,8 @@ export class State {
   step = 0;
   phase: Phase = "schedule";
   at = 0;
+  /** Seconds that all phases have taken so far; requests' times are on this clock, which stands while the engine does. */
+  busy = 0;
   requests: (Request | undefined)[] = [];
   running: number[] = [];
   waiting: number[] = [];
@@ -66,6 +68,7 @@ export class State {
     this.step = source.step;
     this.phase = source.phase;
     this.at = source.at;
+    this.busy = source.busy;
     this.requests = source.requests.slice();
     this.running = source.running;
     this.waiting = source.waiting;
@@ -100,6 +103,7 @@ export class State {
     if (delta.kind === "added") this.add(delta);
     this.replayOps(delta.ops, delta.step);
     this.at = delta.at;
+    this.busy += delta.seconds ?? 0;
     switch (delta.kind) {
       case "aborted":
         this.end(delta.request, delta.reason);
@@ -141,7 +145,7 @@ export class State {
   private add(delta: Delta & { kind: "added" }): void {
     const { index } = delta.request;
     if (this.requests[index]) this.finished = this.finished.filter((other) => other !== index);
-    this.requests[index] = { ...delta.request, blockIds: [], epoch: this.epoch };
+    this.requests[index] = { ...delta.request, addedAt: this.busy, blockIds: [], epoch: this.epoch };
     if (delta.toEnd) this.waiting = [...this.waiting, index];
   }
 
@@ -170,8 +174,8 @@ export class State {
       const request = tokens.length ? this.own(index) : undefined;
       if (!request) return;
       for (const token of tokens) request.tokens[request.numTokens++] = token;
-      request.lastAt = delta.at;
-      request.firstAt ??= delta.at;
+      request.lastAt = this.busy;
+      request.firstAt ??= this.busy;
     });
     for (const [index, reason] of delta.finished) this.end(index, reason);
     this.step = delta.step + 1;

@@ -49,8 +49,8 @@ function factsOf({ state }: Moment, request: Request): [string, ComponentChildre
     ["tokens", `${request.numPrompt} prompt + ${made} output, at most ${request.maxTokens}`],
     ["computed", `${request.computed} of ${request.numTokens}`],
     ["prefix hit", request.cached ? `${counted(request.cached, "token")} at its last admission` : "none"],
-    ["first token", ttft === null ? "not yet" : `${duration(ttft)} after it came (TTFT)`],
-    ["between tokens", itl === null ? "–" : `${duration(itl)} (ITL)`],
+    ["first token", ttft === null ? "not yet" : `after ${duration(ttft)} of work (TTFT)`],
+    ["between tokens", itl === null ? "–" : `${duration(itl)} of work (ITL)`],
     ["preemptions", String(request.preemptions)],
   ];
   const place = state.waiting.indexOf(request.index);
