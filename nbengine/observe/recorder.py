@@ -225,6 +225,7 @@ class Recorder:
             tokens=list(plan.num_scheduled_tokens.values()),
             computed=[computed[request_id] for request_id in plan.num_scheduled_tokens],
             preempted=list(plan.preempted_req_ids),
+            finished_req_ids=list(plan.finished_req_ids),
             decisions=self._take_decisions(),
             block_ops=self._take_ops(),
             running=self._told_running(),

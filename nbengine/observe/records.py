@@ -116,6 +116,7 @@ class Scheduled(Record, tag="scheduled", kw_only=True):
 
     request_ids, tokens, computed: the batch as columns: tokens given in this step, and num_computed_tokens before them.
     running, waiting: the queues afterwards, next first; None if they did not change since they were last told.
+    finished_req_ids: ended since the plan before, as the executor is told now.
     """
 
     step: int
@@ -125,6 +126,7 @@ class Scheduled(Record, tag="scheduled", kw_only=True):
     tokens: list[int]
     computed: list[int]
     preempted: list[str] = []
+    finished_req_ids: list[str] = []
     decisions: list[Decision] = []
     block_ops: list[BlockOp] = []
     running: list[str] | None = None

@@ -81,6 +81,7 @@ export interface Scheduled extends Moment, BlockChange {
   tokens: number[];
   computed: number[];
   preempted?: string[];
+  finished_req_ids?: string[];
   decisions?: Decision[];
   num_common_prefix_blocks?: number;
 }

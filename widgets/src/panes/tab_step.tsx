@@ -2,13 +2,14 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import type { Scheduled } from "../core/records";
-import { listed, sayStep } from "../core/sentences";
+import { sayStep } from "../core/sentences";
 import { takenBy } from "../core/story";
 import { counted, duration, ranges, visible } from "../core/words";
 import type { Moment } from "./context";
 import { Facts, RequestName } from "./parts";
 
 const MOST_ROWS = 64;
+const MOST_NAMES = 16;
 
 export function StepTab({ moment }: { moment: Moment }): JSX.Element {
   const { records } = moment;
@@ -20,7 +21,9 @@ export function StepTab({ moment }: { moment: Moment }): JSX.Element {
       <p class="nbe-say">{sayStep(records.step, scheduled, records.updated).replace(/^Step \d+: /, "")}</p>
       {records.failed && <p class="nbe-say nbe-broken">failed in {records.failed.phase}: {records.failed.error}</p>}
       <Facts facts={factsOf(moment, scheduled)} />
-      <p class="nbe-title">Scheduled tokens</p>
+      <p class="nbe-title">SchedulerOutput</p>
+      <Facts facts={outputOf(moment, scheduled)} />
+      <p class="nbe-title">num_scheduled_tokens</p>
       <Rows moment={moment} scheduled={scheduled} />
     </>
   );
@@ -46,11 +49,38 @@ function factsOf({ store, records }: Moment, scheduled: Scheduled): [string, Com
   }
   if (updated) facts.push(["update", duration(updated.update_s)]);
   facts.push(["blocks", moved.join(", ") || "untouched"]);
-  if (scheduled.preempted?.length) facts.push(["preempted", listed(scheduled.preempted)]);
   if (updated?.finished?.length) facts.push(["finished", updated.finished.map(([id, why]) => `${id} (${why})`).join(", ")]);
-  if (scheduled.num_common_prefix_blocks) facts.push(["common prefix", counted(scheduled.num_common_prefix_blocks, "block")]);
   for (const text of updated?.violations ?? []) facts.push(["broken", <span class="nbe-broken">{text}</span>]);
   return facts;
+}
+
+/** The plan field by field, as the executor gets it: all of a request that it has not seen (or forgot), the news of the rest. */
+function outputOf(moment: Moment, scheduled: Scheduled): [string, ComponentChildren][] {
+  const of = (kind: string): string[] => scheduled.request_ids.filter((id) => came(moment, id) === kind);
+  const names = (ids: string[]): ComponentChildren => <Names moment={moment} ids={ids} />;
+  return [
+    ["scheduled_new_reqs", names(of("new"))],
+    ["scheduled_resumed_reqs", names(of("resumed"))],
+    ["scheduled_cached_reqs", names(of("running"))],
+    ["total_num_scheduled_tokens", scheduled.tokens.reduce((sum, tokens) => sum + tokens, 0)],
+    ["preempted_req_ids", names(scheduled.preempted ?? [])],
+    ["finished_req_ids", names(scheduled.finished_req_ids ?? [])],
+    ["num_common_prefix_blocks", scheduled.num_common_prefix_blocks ?? 0],
+  ];
+}
+
+function Names({ moment, ids }: { moment: Moment; ids: string[] }): JSX.Element {
+  if (!ids.length) return <span class="nbe-quiet">none</span>;
+  return (
+    <span class="nbe-names">
+      {ids.slice(0, MOST_NAMES).map((id) => <RequestName key={id} moment={moment} id={id} />)}
+      {ids.length > MOST_NAMES && <span class="nbe-quiet">and {ids.length - MOST_NAMES} more</span>}
+    </span>
+  );
+}
+
+function came(moment: Moment, id: string): string {
+  return CAME[moment.decisions.get(id)?.[1] ?? ""] ?? "running";
 }
 
 const CAME: Record<string, string> = { admitted: "new", resumed: "resumed" };
@@ -68,7 +98,7 @@ function Rows({ moment, scheduled }: { moment: Moment; scheduled: Scheduled }): 
         {scheduled.request_ids.slice(0, MOST_ROWS).map((id, i) => (
           <tr key={id}>
             <td><RequestName moment={moment} id={id} /></td>
-            <td>{CAME[moment.decisions.get(id)?.[1] ?? ""] ?? "running"}</td>
+            <td>{came(moment, id)}</td>
             <td>{scheduled.computed[i]}</td>
             <td>{scheduled.tokens[i]}</td>
             <td>{ranges(takenBy(scheduled.block_ops ?? [], id), 4)}</td>
