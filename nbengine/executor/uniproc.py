@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 
 import torch
@@ -17,7 +16,7 @@ from nbengine.models.interface import PagedModel
 from nbengine.models.loader import load_model
 from nbengine.plan import BatchTensors, ModelRunnerOutput, SchedulerOutput
 from nbengine.worker.decode_graphs import DecodeGraphs
-from nbengine.worker.memory import MemoryProbe
+from nbengine.worker.memory import MemoryProbe, give_back_heap
 from nbengine.worker.model_runner import ModelRunner, RunnerLimits, allocate_caches
 
 _PROFILED_LAYERS = 2  # a layer's temporary memory is free again before the next one: more layers show no higher peak
@@ -120,12 +119,4 @@ class UniProcExecutor(Executor):
         if cuda:
             torch.cuda.empty_cache()
         else:
-            _give_back_heap()
-
-
-def _give_back_heap() -> None:
-    """Ask glibc to hand free heap pages back to the system; elsewhere do nothing."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError, TypeError):
-        return
+            give_back_heap()

@@ -115,12 +115,15 @@ class DecoderModel:
         self.vocab_size = shape.vocab_size
         self._scale = shape.head_dim**-0.5
         self._quantization = quantization
-        embedding = take("model.embed_tokens.weight").clone()  # (V, C)
+        # the largest matrices first: while one is packed it exists twice, and so not on top of all the others
+        self._head = kernels.PackedLinear(take("model.embed_tokens.weight" if shape.tied_head else "lm_head.weight").clone())
+        if shape.tied_head:
+            self._embed = self._head.take_rows
+        else:
+            self._embed = partial(F.embedding, weight=take("model.embed_tokens.weight").clone())  # (V, C)
         self._cos_sin = _rotary_table(config, shape, max_positions, device)
         self._layers = [self._make_layer(take, index) for index in range(shape.num_layers)]
         self._final_norm = take("model.norm.weight").clone()
-        self._head = kernels.PackedLinear(embedding if shape.tied_head else take("lm_head.weight").clone())
-        self._embed = self._head.take_rows if shape.tied_head else partial(F.embedding, weight=embedding)
         sizes = DecoderSizes(shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.norm_eps, self._scale)
         self._fused = kernels.fuse_decoder(self._layers, sizes, self._cos_sin, self._final_norm, self._head)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,7 @@ class MemoryProbe:
     """Free bytes of a device when made, and the peak of what is allocated within the `with` block.
 
     On a CPU the free bytes are what the system (and a container's limit) would still give; where the system does not tell a
-    process's peak, that is 0. Pages that earlier work left in the allocator's hands hide a part of the peak.
+    process's peak, that is 0. What the allocator keeps of earlier work, and then of this one, goes back to the system.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -29,6 +30,7 @@ class MemoryProbe:
             torch.cuda.reset_peak_memory_stats(self._device)
             self._before = torch.cuda.memory_allocated(self._device)
         else:
+            give_back_heap()
             _reset_peak()
             self._before = _status_bytes("VmRSS")
         return self
@@ -37,6 +39,16 @@ class MemoryProbe:
         cuda = self._device.type == "cuda"
         peak = torch.cuda.max_memory_allocated(self._device) if cuda else _status_bytes("VmHWM")
         self.peak_bytes = max(0, peak - self._before)
+        if not cuda:
+            give_back_heap()
+
+
+def give_back_heap() -> None:
+    """Ask glibc to hand free heap pages back to the system; elsewhere do nothing."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError, TypeError):
+        return
 
 
 def free_system_bytes() -> int:
