@@ -39,6 +39,7 @@ class LLM:
 
     def __init__(self, model: str = "smollm2-135m", **engine_args: Any) -> None:
         self.llm_engine = LLMEngine.from_engine_args(EngineArgs.from_options(model=model, **engine_args))
+        self._debugger: Debugger | None = None
 
     # -------------------------------------------------------------------------------------------------------- generate
 
@@ -153,11 +154,18 @@ class LLM:
         """Counters, gauges and mean times of this engine, under vLLM's names."""
         return self.llm_engine.get_metrics()
 
-    def debug(self) -> Debugger:
-        """Attach the window: step phase by phase, look inside, break, rewind. Records are kept from here on."""
+    def debug(self, *, undo: bool = True, tensors: bool = True) -> Debugger:
+        """Attach the window: step phase by phase, look inside, break, rewind. Records are kept from here on.
+
+        undo: keep what going back needs. tensors: keep each step's batch. A cell that is run again gets the same Debugger,
+        as long as that is attached. Raises ValueError if the engine is watched by another one, or with other options.
+        """
         from nbengine.debug.debugger import Debugger
 
-        return Debugger(self)
+        made = self._debugger
+        if made is None or not made.is_attached or (made.undo is not None, made.recorder.tensors) != (undo, tensors):
+            self._debugger = made = Debugger(self, undo=undo, tensors=tensors)
+        return made
 
     def shutdown(self) -> None:
         """Free weights and KV cache. Calling it twice is fine."""
@@ -201,7 +209,10 @@ class LLM:
         self._run_until_done(request_ids, use_tqdm)
         outputs = {output.request_id: output for output in self.llm_engine.take_outputs(request_ids)}
         if dropped := [request_id for request_id in request_ids if request_id not in outputs]:
-            raise NBEngineError(f"Requests {', '.join(dropped)} were dropped by a reset while they ran.")
+            raise NBEngineError(
+                f"Requests {', '.join(dropped)} are not in the engine any more: while they ran, it was reset, or put back "
+                "to a moment before they came. Ask again."
+            )
         return [outputs[request_id] for request_id in request_ids]
 
     def _run_until_done(self, request_ids: list[str], use_tqdm: UseTqdm) -> None:

@@ -37,7 +37,7 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True):
 
 class SampledLogprobs(msgspec.Struct, array_like=True):
     """For one sampled position: token ids (the chosen one first, then the likeliest), their log probabilities, and the
-    rank of the chosen token (1 = likeliest)."""
+    rank of the chosen token (1 = likeliest, 0 = unknown: it was chosen by hand)."""
 
     token_ids: list[int]
     logprobs: list[float]

@@ -168,7 +168,7 @@ class TestAfterAnError:
                 llm.llm_engine.engine_core.abort_requests(["0"])
 
         llm = scripted_llm(executor={"before_step": before_step})
-        with pytest.raises(NBEngineError, match="0 were dropped by a reset"):
+        with pytest.raises(NBEngineError, match="Requests 0 are not in the engine any more: while they ran, it was reset"):
             generate(llm, "a")
 
 

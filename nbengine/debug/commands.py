@@ -26,7 +26,9 @@ class Commands:
         if handler is None:
             self._debugger.say(f"There is no command {name!r}; there are: {', '.join(NAMES)}.")
             return
-        self._debugger.say("")
+        self._debugger.say(self._debugger.mover.closed)
+        if self._debugger.mover.closed:
+            return
         try:
             handler(args)
         except Exception as error:  # of the person's, not of the engine's: it is told and nothing else happens
@@ -44,7 +46,7 @@ class Commands:
         self._debugger.mover.gate.grant(phases=1)
 
     def _step(self, args: dict[str, Any]) -> None:
-        self._debugger.mover.gate.grant(steps=max(1, int(args.get("count", 1))))
+        self._debugger.mover.gate.grant(steps=max(1, _number(args, "count", 1)))
 
     def _run_until(self, args: dict[str, Any]) -> None:
         what, value = str(args.get("what")), args.get("value")
@@ -52,11 +54,11 @@ class Commands:
         if what in ("preempted", "finished", "admitted"):
             debugger.break_on(what, once=True)
         elif what == "step":
-            debugger.break_on(step=int(value or 0), once=True)
+            debugger.break_on(step=_number(args, "value"), once=True)
         elif what == "request":
             debugger.break_on("finished", request=str(value), once=True)
         elif what == "free_blocks":
-            debugger.break_when(Threshold("free_blocks", "<", int(value or 0)), once=True)
+            debugger.break_when(Threshold("free_blocks", "<", _number(args, "value")), once=True)
         elif what != "idle":
             raise ValueError(f"Cannot run until {what!r}.")
         debugger.mover.go_on()
@@ -66,48 +68,51 @@ class Commands:
         if action == "add":
             points.add(**criteria(args))
         elif action == "edit":
-            points.edit(int(number), **criteria(args))
+            points.edit(_number({"number": number}, "number"), **criteria(args))
         elif action == "remove":
-            points.remove(int(number))
+            points.remove(_number({"number": number}, "number"))
         elif action in ("enable", "disable"):
-            points.enable(int(number), action == "enable")
+            points.enable(_number({"number": number}, "number"), action == "enable")
         else:
             raise ValueError(f"A breakpoint can be added, edited, enabled, disabled and removed, not {action!r}.")
 
     # ------------------------------------------------------------------------------------------------- at the next boundary
 
     def _back(self, args: dict[str, Any]) -> None:
-        debugger, steps = self._debugger, int(args.get("steps", 1))
+        debugger, steps = self._debugger, _number(args, "steps", 1)
         debugger.pause("rewound")
         self._submit(lambda: debugger.rewind_by(steps))
 
     def _goto(self, args: dict[str, Any]) -> None:
-        debugger, step = self._debugger, int(args["step"])
+        debugger, step = self._debugger, _number(args, "step")
         debugger.pause("rewound")
         self._submit(lambda: debugger.rewind_to(step))
 
     def _abort(self, args: dict[str, Any]) -> None:
-        engine, name = self._debugger.engine, str(args["request"])
+        engine, name = self._debugger.engine, _text(args, "request")
+        if not engine.is_alive(name):
+            raise LookupError(f"There is no live request {name!r} to abort.")
         self._submit(lambda: engine.abort_request(name))
 
     def _add(self, args: dict[str, Any]) -> None:
-        debugger, prompt = self._debugger, str(args.pop("prompt"))
-        self._submit(lambda: debugger.add_now(prompt, **args))
+        debugger, prompt = self._debugger, _text(args, "prompt")
+        rest = {name: value for name, value in args.items() if name != "prompt"}
+        self._submit(lambda: debugger.add_now(prompt, **rest))
 
     def _set(self, args: dict[str, Any]) -> None:
         debugger = self._debugger
         self._submit(lambda: controls.set_options(debugger.core, debugger.recorder, args))
 
     def _priority(self, args: dict[str, Any]) -> None:
-        debugger, name, priority = self._debugger, str(args["request"]), int(args["priority"])
+        debugger, name, priority = self._debugger, _text(args, "request"), _number(args, "priority")
         self._submit(lambda: controls.set_priority(debugger.core, debugger.recorder, name, priority))
 
     def _preempt(self, args: dict[str, Any]) -> None:
-        debugger, name = self._debugger, str(args["request"])
+        debugger, name = self._debugger, _text(args, "request")
         self._submit(lambda: controls.preempt(debugger.core, debugger.recorder, name))
 
     def _edit_token(self, args: dict[str, Any]) -> None:
-        debugger, name, token = self._debugger, str(args["request"]), args["token"]
+        debugger, name, token = self._debugger, _text(args, "request"), _given(args, "token")
         self._submit(lambda: debugger.edit_token_now(name, token))
 
     def _drop_prefixes(self, args: dict[str, Any]) -> None:
@@ -141,6 +146,24 @@ NAMES = (
     "edit_token",
     "drop_prefixes",
 )
+
+
+def _given(args: dict[str, Any], name: str) -> Any:
+    if args.get(name) is None:
+        raise ValueError(f"The command needs {name!r}.")
+    return args[name]
+
+
+def _text(args: dict[str, Any], name: str) -> str:
+    return str(_given(args, name))
+
+
+def _number(args: dict[str, Any], name: str, otherwise: int | None = None) -> int:
+    value = args.get(name, otherwise) if otherwise is not None else _given(args, name)
+    try:
+        return int(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be a whole number, got {value!r}.") from error
 
 
 def _dropped(done: bool) -> None:

@@ -36,8 +36,10 @@ def first_difference(one: Iterable[StepRecord], other: Iterable[StepRecord]) -> 
     there = {step.step: step for step in other}
     last = -1
     for step in one:
-        last = max(last, step.step)
         twin = there.get(step.step)
+        if twin is None and step.step > max(there, default=-1):
+            return Difference(step.step, "lengths", "goes on", "no such step")
+        last = max(last, step.step)
         if twin is None:
             continue
         mine, its = comparable(step), comparable(twin)
@@ -81,7 +83,7 @@ def _brief(value: object) -> str:
 
 
 class Comparison:
-    """first_difference is None if the runs are the same as far as both go. here, there: their totals, from the first step
+    """first_difference is None if the runs are the same. here, there: their totals, from the first step
     that both have (first_step)."""
 
     def __init__(self, here: Trace, there: Trace) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import math
 from typing import Any
 
 import msgspec
 
+from nbengine.debug.arguments import is_of, option, whole
 from nbengine.engine.core import EngineCore
 from nbengine.engine.llm_engine import LLMEngine
 from nbengine.errors import ConfigError, InvalidParameterError, InvalidRequestError, PhaseError
 from nbengine.observe.observer import Phase
 from nbengine.observe.recorder import Recorder
+from nbengine.protocol import SampledLogprobs
 from nbengine.sampling_params import SamplingParams
-from nbengine.scheduler.request import Request
+from nbengine.scheduler.request import Request, RequestStatus
 
 # What can be changed while the engine runs: limits that the scheduler reads anew in every step.
 OPTIONS = (
@@ -34,6 +37,7 @@ def set_options(core: EngineCore, recorder: Recorder, options: dict[str, Any]) -
     if unknown:
         raise ConfigError(f"{', '.join(unknown)} cannot be changed while the engine runs; these can: {', '.join(OPTIONS)}.")
     now = core.config.scheduler
+    options = {name: option(now, name, value) for name, value in options.items()}
     wanted = msgspec.structs.replace(now, **options)
     wanted.check()
     before_policy = now.policy
@@ -61,6 +65,7 @@ def sort_again(core: EngineCore) -> None:
 
 def set_priority(core: EngineCore, recorder: Recorder, request_id: str, priority: int) -> None:
     """Change how important a request is (the smallest number goes first, under the priority policy)."""
+    priority = whole("priority", priority, least=None)
     core.scheduler.set_priority(_alive(core, request_id), priority)
     recorder.on_changed("priority", {"priority": priority}, request_id)
 
@@ -74,7 +79,10 @@ def preempt(core: EngineCore, recorder: Recorder, request_id: str) -> None:
 def edit_token(core: EngineCore, recorder: Recorder, request_id: str, token_id: int, vocab_size: int | None) -> int:
     """Replace the token that `execute` just sampled for a request. Returns the one that was there.
 
-    Raises PhaseError unless update is next, InvalidRequestError if nothing was sampled for it, or for no such token.
+    Where log probabilities were asked for, that of a token which is not among the reported ones is nan.
+
+    Raises PhaseError unless update is next, InvalidRequestError if nothing was sampled for it, if it was aborted or
+    preempted since, or for no such token.
     """
     if core.next_phase is not Phase.UPDATE or core.result is None:
         raise PhaseError(f"A token can be edited between execute and update; the next phase is {core.next_phase}.")
@@ -84,11 +92,24 @@ def edit_token(core: EngineCore, recorder: Recorder, request_id: str, token_id: 
     place = result.request_ids.index(request_id) if request_id in result.request_ids else -1
     if place < 0 or not result.sampled_token_ids[place]:
         raise InvalidRequestError(f"Step {core.step_count} sampled nothing for {request_id!r}: there is no token to edit.")
+    if _alive(core, request_id).status is not RequestStatus.RUNNING:
+        raise InvalidRequestError(f"{request_id!r} was preempted since: its sampled token will be dropped, whatever it is.")
     before = result.sampled_token_ids[place][-1]
     result.sampled_token_ids[place][-1] = token_id
+    if result.logprobs is not None and (reported := result.logprobs[place]):
+        reported[-1] = _with_chosen(reported[-1], token_id)
     recorder.tell_texts([token_id])
     recorder.on_changed("edit_token", {"token_id": token_id, "before": before}, request_id)
     return before
+
+
+def _with_chosen(reported: SampledLogprobs, token_id: int) -> SampledLogprobs:
+    """The same alternatives, another token chosen."""
+    likeliest = dict(zip(reported.token_ids[1:], reported.logprobs[1:]))
+    rank = list(likeliest).index(token_id) + 1 if token_id in likeliest else 0
+    if token_id == reported.token_ids[0]:
+        return reported
+    return SampledLogprobs([token_id, *likeliest], [likeliest.get(token_id, math.nan), *likeliest.values()], rank)
 
 
 def sampling_params(engine: LLMEngine, params: dict[str, Any]) -> SamplingParams:
@@ -115,5 +136,7 @@ def _alive(core: EngineCore, request_id: str) -> Request:
     request: Request | None = core.scheduler.requests.get(request_id)
     if request is None:
         alive = ", ".join(core.scheduler.requests) or "none"
-        raise InvalidRequestError(f"There is no live request {request_id!r}; alive: {alive}.")
+        answers = [name for name in core.scheduler.requests if is_of(name, request_id)]
+        about = f"its answers are requests of their own: {', '.join(answers)}" if answers else f"alive: {alive}"
+        raise InvalidRequestError(f"There is no live request {request_id!r}; {about}.")
     return request

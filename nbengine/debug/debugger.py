@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nbengine.debug import controls, display
+from nbengine.debug.arguments import known_block, known_request, whole
 from nbengine.debug.commands import Commands
 from nbengine.debug.compare import Comparison
 from nbengine.debug.explain import explain, why_not
@@ -104,6 +105,9 @@ class Debugger:
 
     def abort(self, *request_ids: str) -> None:
         """End these requests at once; ids that are not alive are ignored."""
+        for request_id in request_ids:
+            if not isinstance(request_id, str):
+                raise TypeError(f"abort() takes ids, abort('r1', 'r2'), got {request_id!r}.")
         with self.mover.exclusively():
             self.engine.abort_request(list(request_ids))
 
@@ -145,7 +149,7 @@ class Debugger:
 
         A breakpoint or a pause on the way ends it; then it returns where and why.
         """
-        stop = self.mover.run(max_steps=n, idle=True)
+        stop = self.mover.run(max_steps=whole("step(): the number of steps", n, least=1), idle=True)
         done = self.core.step_count - (self.core.next_phase is Phase.SCHEDULE)
         return self.records.step(done) if stop.why == f"{counted(n, 'step')} done" else stop
 
@@ -155,11 +159,11 @@ class Debugger:
         until: a predicate over the view, the name of an event ("preempted"), or the number of a step to stand before.
         The Lab's buttons reach a plain cell if its kernel has subshells; Interrupt ends it in any case, at a phase boundary.
         """
-        return self.mover.run(until, max_steps=max_steps)
+        return self.mover.run(until, max_steps=_limit(max_steps))
 
     async def arun(self, until: Until = None, *, max_steps: int | None = None) -> Hit:
         """`run` for `await`: the notebook stays alive meanwhile."""
-        return await self.mover.arun(until, max_steps=max_steps)
+        return await self.mover.arun(until, max_steps=_limit(max_steps))
 
     def play(self) -> asyncio.Task[None]:
         """Step in the background, on the notebook's event loop, while not paused. `pause()` and the Lab stop it."""
@@ -186,7 +190,7 @@ class Debugger:
 
     def view_at(self, step: int, phase: str = "schedule") -> EngineView:
         """The engine as it stood before `phase` of a recorded step. Moves nothing."""
-        return self.recorder.view_at(step, phase)
+        return self.recorder.view_at(whole("step", step), phase)
 
     @property
     def records(self) -> StepLog:
@@ -204,15 +208,21 @@ class Debugger:
 
     def why_not(self, request_id: str, step: int | None = None) -> str:
         """Why the request did not get tokens in that step (default: the last one that was planned)."""
-        number = step if step is not None else (self.view.scheduled.step if self.view.scheduled else self.view.step)
+        planned = self.view.scheduled.step if self.view.scheduled else self.view.step
+        number = planned if step is None else whole("step", step)
         return why_not(self.records.step(number), request_id)
 
     def history(self, *, request: str | None = None, block: int | None = None) -> History:
-        """What happened to one request, or to one KV block, as far as it is recorded."""
+        """What happened to one request, or to one KV block, as far as it is recorded. Raises LookupError."""
         if (request is None) == (block is None):
             raise ValueError("history() takes request=… or block=…, one of them.")
         records = self.recorder.records()
-        return request_history(records, request) if request is not None else block_history(records, block or 0)
+        if block is not None:
+            return block_history(records, known_block(self.view, block))
+        found = request_history(records, str(request))
+        if not found:
+            known_request(self.view, str(request))
+        return found
 
     def describe(self) -> str:
         """The scheduler's state, a line a request, for a bug report."""
@@ -255,9 +265,11 @@ class Debugger:
 
     def rewind_by(self, n: int) -> None:
         """`back`, for a command that is carried out in the engine's thread already."""
-        if n < 1:
-            raise ValueError(f"back() undoes at least 1 step, got {n}.")
-        self.rewind_to(self.core.step_count + (self.core.next_phase is not Phase.SCHEDULE) - n)
+        whole("back(): the number of steps", n, least=1)
+        at = self.core.step_count + (self.core.next_phase is not Phase.SCHEDULE)
+        if n > at:
+            raise LookupError(f"back({n}) asks for more than there is: {counted(at, 'step')} so far.")
+        self.rewind_to(at - n)
 
     def goto(self, step: int) -> EngineView:
         """Put the engine back to the moment before it scheduled `step`: queues, blocks, KV content, text, statistics.
@@ -270,6 +282,9 @@ class Debugger:
 
     def rewind_to(self, step: int) -> None:
         """`goto`, for a command that is carried out in the engine's thread already."""
+        if whole("step", step) > self.core.step_count:
+            now = self.core.step_count
+            raise LookupError(f"Step {step} has not happened yet: the engine is at {now}. run(until={step}) goes there.")
         self._window.goto(step)
         self._num_added = 0  # the next request gets the first name that is free then, as it did the first time
 
@@ -285,6 +300,8 @@ class Debugger:
 
     def compare(self, other: Debugger | Trace) -> Comparison:
         """Where the two runs first differ, and their totals side by side."""
+        if not isinstance(other, Debugger | Trace):
+            raise TypeError(f"compare() takes a Debugger or a Trace, got {type(other).__name__}.")
         return Comparison(self.trace, other if isinstance(other, Trace) else other.trace)
 
     # ------------------------------------------------------------------------------------------------- changes by hand
@@ -311,7 +328,7 @@ class Debugger:
 
     def edit_token_now(self, request_id: str, token: int | str) -> int:
         """`edit_token`, for a command that is carried out in the engine's thread already."""
-        token_id = token if isinstance(token, int) else controls.one_token(self.engine, token)
+        token_id = controls.one_token(self.engine, token) if isinstance(token, str) else whole("token", token)
         return controls.edit_token(self.core, self.recorder, request_id, token_id, self.engine.limits.vocab_size)
 
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
@@ -380,9 +397,21 @@ class Debugger:
         state, why = self.state()
         return f"Debugger of {self.view.header.model}, {state}{f' ({why})' if why else ''}\n{self.view}"
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether it still watches its engine."""
+        return self.core.observer is self.recorder
+
     def detach(self) -> None:
-        """Let go of the engine: it is as fast as before, and what was recorded stays here to look at."""
+        """Let go of the engine: it is as fast as before, and what was recorded stays here to look at.
+
+        From then on this Debugger moves and changes nothing (PhaseError).
+        """
         self._window.close()
+
+
+def _limit(max_steps: int | None) -> int | None:
+    return None if max_steps is None else whole("max_steps", max_steps, least=1)
 
 
 def _engine_of(llm: LLM | LLMEngine) -> LLMEngine:

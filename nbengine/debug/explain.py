@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nbengine.debug.arguments import known_request
 from nbengine.kv_cache.ops import Op
 from nbengine.observe.records import Scheduled, StepRecord
 from nbengine.observe.state import RequestView
@@ -17,9 +18,7 @@ LOST = (Verdict.PREEMPTED, Verdict.SELF_PREEMPTED)
 
 def explain(view: EngineView, steps: Iterable[StepRecord], request_id: str) -> str:
     """Why the request is where it is, in a sentence. steps: the recorded ones, for what happened before the last."""
-    request = view.requests.get(request_id)
-    if request is None:
-        raise LookupError(f"There is no request {request_id!r}; there are: {', '.join(view.requests) or 'none'}.")
+    request = view.requests[known_request(view, request_id)]
     if request.is_finished:
         return _finished(request)
     plan = view.scheduled
@@ -133,7 +132,9 @@ def last_preemption(steps: Iterable[StepRecord], request_id: str) -> str | None:
     for step in reversed(list(steps)):
         for change in step.inputs:
             if request_id in getattr(change, "values", {}).get("preempted", ()):
-                return f"{request_id} was preempted by hand before step {step.step} and waits to be admitted again."
+                within = step.scheduled is not None and change.at > step.scheduled.at
+                when = f"within step {step.step}" if within else f"before step {step.step}"
+                return f"{request_id} was preempted by hand {when} and waits to be admitted again."
         for decision in step.scheduled.decisions if step.scheduled else ():
             if decision.request_id == request_id and decision.verdict in LOST and step.scheduled is not None:
                 story = preemption_story(step.policy, step.scheduled, decision)

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from nbengine.config import EngineConfig
+from nbengine.debug.arguments import option
+from nbengine.debug.controls import OPTIONS, sort_again
 from nbengine.engine.core import EngineCore
 from nbengine.engine.core_client import InprocClient
 from nbengine.engine.llm_engine import LLMEngine
@@ -41,8 +43,6 @@ def fork_engine(engine: LLMEngine, changed: dict[str, Any]) -> LLMEngine:
     for name, value in wanted.items():
         setattr(twin.config.scheduler, name, value)
     if config.scheduler.policy != core.config.scheduler.policy:
-        from nbengine.debug.controls import sort_again
-
         sort_again(twin)
     moved = resize(twin.scheduler, num_blocks)
     twin.step_count = core.step_count
@@ -70,7 +70,9 @@ def _forked_front(engine: LLMEngine, twin: EngineCore) -> LLMEngine:
             eos_token_id=alive.eos_token_id,
         )
         front.output_processor.add(request, state.prompt, list(state.core_ids))
-        for answer, copied in zip(state.answers, front.output_processor.requests[state.request_id].answers):
+        known = front.output_processor.requests[state.request_id]
+        known.num_cached_tokens, known.prompt_logprobs = state.num_cached_tokens, state.prompt_logprobs
+        for answer, copied in zip(state.answers, known.answers):
             _copy_answer(answer, copied)
     return front
 
@@ -99,13 +101,15 @@ def forked_config(config: EngineConfig, changed: dict[str, Any]) -> EngineConfig
                 "make a new LLM with it. What can: the number of blocks (num_gpu_blocks_override)."
             )
         if name == "num_gpu_blocks_override":
-            if not isinstance(value, int) or value < 2:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 2:
                 raise ConfigError(f"num_gpu_blocks_override must be at least 2 (block 0 is reserved), got {value!r}.")
             fork.cache.num_gpu_blocks_override = value
-        elif name in fork.scheduler.__struct_fields__:
-            setattr(fork.scheduler, name, value)
+        elif name == "scheduler_cls":
+            fork.scheduler.scheduler_cls = value
+        elif name in OPTIONS:
+            setattr(fork.scheduler, name, option(fork.scheduler, name, value))
         else:
-            known = ", ".join(["num_gpu_blocks_override", *fork.scheduler.__struct_fields__])
+            known = ", ".join(["num_gpu_blocks_override", "scheduler_cls", *OPTIONS])
             raise ConfigError(f"A fork cannot change {given!r}; it can: {known}.")
     fork.scheduler.check()
     return fork

@@ -44,12 +44,14 @@ class Mover:
         self.stopped: Hit | None = None
         self.on_output: Callable[[list[RequestOutput]], None] | None = None
         self.error: BaseException | None = None  # what ended a step of the background task
+        self.closed = ""  # why it moves nothing any more
         self.loop = _running_loop()
         self._moving = threading.Lock()
         self._home = threading.get_ident()
         self._hits: list[Hit] = []
         self._records: list[AnyRecord] = []  # of the move under way
         self._driving = False  # a run, arun or play is on
+        self._due: Hit | None = None  # a stop that a change by hand asked for
         self._execute_s = math.inf  # how long the last execute took
         self._task: asyncio.Task[None] | None = None
         self._wake: asyncio.Event | None = None
@@ -69,19 +71,26 @@ class Mover:
     # -------------------------------------------------------------------------------------------------------------- moves
 
     @contextmanager
-    def exclusively(self) -> Iterator[None]:
-        """Hold the right to move. Raises PhaseError at once if somebody else is moving."""
+    def exclusively(self, *, by_hand: bool = True) -> Iterator[None]:
+        """Hold the right to move. Raises PhaseError at once if somebody else is moving, or if it was detached.
+
+        by_hand: for a change, not for a phase. A breakpoint that it hits ("added", say) stops the next run where it starts.
+        """
+        if self.closed:
+            raise PhaseError(self.closed)
         if not self._moving.acquire(blocking=False):
             raise PhaseError("The engine is stepping: pause it first (dbg.pause()), or wait for the move to end.")
         self._hits, self._records = [], []
         try:
             yield
+            if by_hand and self._hits:
+                self.stopped = self._due = self._hits[0]
         finally:
             self._moving.release()
 
     def phase(self, phase: Phase) -> Any:
         """Make this phase. Raises PhaseError, and changes nothing, if another one is next."""
-        with self.exclusively(), _notes_told():
+        with self.exclusively(by_hand=False), _notes_told():
             self.gate.drain()
             return self._make(phase)
 
@@ -110,7 +119,7 @@ class Mover:
         goal = _goal(until)
         first = self.core.step_count
         with self._drive():
-            while (stop := self._may_go_on(first, max_steps, idle)) is None:
+            while (stop := self._may_go_on(until, first, max_steps, idle)) is None:
                 self.phase(self.core.next_phase)
                 if (stop := self._reached(goal)) is not None:
                     break
@@ -122,7 +131,7 @@ class Mover:
         goal = _goal(until)
         first = self.core.step_count
         with self._drive():
-            while (stop := self._may_go_on(first, max_steps, False)) is None:
+            while (stop := self._may_go_on(until, first, max_steps, False)) is None:
                 await self._aphase()
                 if (stop := self._reached(goal)) is not None:
                     break
@@ -139,7 +148,7 @@ class Mover:
         if self._execute_s < LONG_PHASE_S:
             self.phase(phase)
         else:
-            with self.exclusively(), _notes_told():
+            with self.exclusively(by_hand=False), _notes_told():
                 self.gate.drain()
                 if self.core.next_phase is phase:
                     await asyncio.to_thread(self.core.execute)
@@ -147,10 +156,13 @@ class Mover:
 
     @contextmanager
     def _drive(self) -> Iterator[None]:
+        if self.closed:
+            raise PhaseError(self.closed)
         if self._driving:
             raise PhaseError("The engine is running already: pause it first (dbg.pause()), or stop the task of dbg.play().")
         self._driving = True
-        reason = self.gate.reason if self.gate.paused and self.is_playing else ""
+        failed, self.error = self.error, None
+        reason = self.gate.reason if self.gate.paused and self.is_playing and failed is None else ""
         self.gate.resume()
         try:
             yield
@@ -159,8 +171,15 @@ class Mover:
             if reason and not self.gate.paused:
                 self.gate.pause(reason)  # the task in the background was paused: a step by hand does not let it loose
 
-    def _may_go_on(self, first: int, max_steps: int | None, idle: bool) -> Hit | None:
+    def _may_go_on(self, until: Until, first: int, max_steps: int | None, idle: bool) -> Hit | None:
         self.gate.drain()
+        if self._due is not None:
+            due, self._due = self._due, None
+            return due
+        if isinstance(until, int) and self.core.step_count >= until:
+            if self.core.step_count == until and self.core.next_phase is Phase.SCHEDULE:
+                return self._here(f"step {until} is next")
+            return self._here(f"the engine is past step {until}: goto({until}) goes back")
         if self.gate.paused:
             return self._here(self.gate.reason)
         if not idle and not self.core.has_unfinished_requests():
@@ -185,6 +204,8 @@ class Mover:
 
         Raises PhaseError outside a running loop.
         """
+        if self.closed:
+            raise PhaseError(self.closed)
         loop = _running_loop()
         if loop is None:
             raise PhaseError("play() needs a running event loop, as in a notebook; in a script use run().")
@@ -310,7 +331,9 @@ def _goal(until: Until) -> Callable[[EngineView, list[AnyRecord]], str | None]:
         if until not in EVENT_NAMES:
             raise ValueError(f"There is no event {until!r}. Events: {', '.join(EVENT_NAMES)}.")
         return lambda view, records: next((str(e) for r in records for e in events_of(r) if e.name == until), None)
-    if isinstance(until, int):
-        return lambda view, records: f"step {until} is next" if view.phase == "schedule" and view.step >= until else None
+    if isinstance(until, int) and not isinstance(until, bool):
+        return lambda view, records: None  # looked at before each phase
+    if not callable(until):
+        raise TypeError(f"until is a predicate over the view, the name of an event or the number of a step, got {until!r}.")
     predicate = until
     return lambda view, records: "until(view) holds" if predicate(view) else None

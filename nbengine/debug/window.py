@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class Window:
         self.crash_dir = Path(tempfile.gettempdir())
         self.crash_file: Path | None = None
         self.recorder = Recorder(core, tensors=tensors)
-        self.breakpoints = Breakpoints()
+        self.breakpoints = Breakpoints(core.config.cache.num_blocks)
         self.gate = Gate(on_wait=self._waiting, on_left=self._left)
         self.undo: UndoLog | None = None
         if undo:
@@ -67,13 +68,16 @@ class Window:
         recorder.prompt_of = self._prompt_of
         recorder.after = self._after
         recorder.on_failure = self._failed
+        recorder.attach()  # refused if somebody else watches, whose gate stays then
         self.core.gate = self.gate
-        recorder.attach()
         recorder.view.painter = _picture
         self.is_open = True
 
     def close(self) -> None:
         self.mover.stop_playing()
+        self.mover.closed = "This Debugger is detached: llm.debug() attaches a new one."
+        if self.undo is not None:
+            self.undo.clear()  # what comes now passes it by
         self.gate.resume()
         self.recorder.detach()
         if self.core.gate is self.gate:
@@ -109,8 +113,9 @@ class Window:
 
     def _failed(self, error: BaseException) -> None:
         """A phase raised: keep the last steps in a file that opens at the failing one."""
-        name = f"nbengine-crash-{time.strftime('%Y%m%d-%H%M%S')}-step{self.core.step_count}.nbtrace"
-        path = self.crash_dir / name
+        name = f"nbengine-crash-{time.strftime('%Y%m%d-%H%M%S')}-step{self.core.step_count}"
+        paths = (self.crash_dir / f"{name}{more}.nbtrace" for more in chain([""], (f"-{n}" for n in count(2))))
+        path = next(path for path in paths if not path.exists())
         header = self.recorder.log.header
         if header is None:
             return
@@ -174,7 +179,7 @@ class Window:
         live = {output.request_id: output for output in self.engine.partial_outputs()}
         found = live.get(request_id) or self.outputs.get(request_id)
         if found is None:
-            known = ", ".join([*live, *self.outputs]) or "none"
+            known = ", ".join(dict.fromkeys([*live, *self.outputs])) or "none"
             raise LookupError(f"There is no output of {request_id!r} here; there are: {known}.")
         return found
 
@@ -205,13 +210,14 @@ class Window:
     def goto(self, step: int) -> None:
         """Rewind. At a phase boundary, in the engine's thread."""
         if self.undo is None:
-            raise PhaseError("This Debugger keeps no undo log: make it with llm.debug() and undo left on.")
+            raise PhaseError("This Debugger keeps no undo log: make it with undo left on, llm.debug().")
         if step == self.core.step_count and self.core.next_phase is Phase.SCHEDULE:
             return
         self.undo.restore(step)
         self.outputs = {name: out for name, out in self.outputs.items() if not self.engine.is_alive(name)}
         self.mover.stopped = None
         self.recorder.rewound(step)
+        self.breakpoints.rewound(step, self.recorder.view)
 
 
 def _picture(view: EngineView) -> dict[str, Any]:

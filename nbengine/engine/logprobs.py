@@ -25,7 +25,7 @@ class LogprobsCollector:
 
     def _position(self, sampled: SampledLogprobs) -> dict[int, Logprob]:
         chosen, likeliest = sampled.token_ids[0], sampled.token_ids[1 : 1 + self._num_logprobs]
-        position = {chosen: Logprob(sampled.logprobs[0], sampled.rank, self._text(chosen))}
+        position = {chosen: Logprob(sampled.logprobs[0], sampled.rank or None, self._text(chosen))}
         for rank, (token_id, logprob) in enumerate(zip(likeliest, sampled.logprobs[1:]), start=1):
             if token_id != chosen:
                 position[token_id] = Logprob(logprob, rank, self._text(token_id))

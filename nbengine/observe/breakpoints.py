@@ -41,7 +41,7 @@ class Breakpoint(msgspec.Struct, kw_only=True):
     once: bool = False
     enabled: bool = True
     label: str = ""
-    seen: int = 0  # times that it held
+    seen_in: list[int] = []  # the steps in which it held, up to `count` of them
     hits: int = 0  # times that it stopped the engine
     error: str | None = None  # what its predicate raised; it is disabled then
     was_true: bool = False
@@ -51,12 +51,39 @@ class Breakpoint(msgspec.Struct, kw_only=True):
             raise ValueError(f"There is no event {self.event!r}. Events: {', '.join(_BREAK_NAMES)}.")
         if (self.event == "step_slower_than") != (self.seconds is not None):
             raise ValueError('event "step_slower_than" and seconds=… go together.')
+        self._check_types()
         if self.phase not in (None, "schedule", "execute", "update"):
             raise ValueError(f"phase must be schedule, execute or update, got {self.phase!r}.")
         if self.count < 1:
             raise ValueError(f"count must be at least 1, got {self.count}.")
         if not any(given is not None for given in self._criteria()):
             raise ValueError("A breakpoint needs an event, a request, a step, a phase, a block or a predicate.")
+
+    def _check_types(self) -> None:
+        wanted: list[tuple[str, object, type | tuple[type, ...]]] = [
+            ("request", self.request_id, str),
+            ("step", self.step, int),
+            ("block", self.block_id, int),
+            ("seconds", self.seconds, (int, float)),
+            ("count", self.count, int),
+        ]
+        for name, value, kind in wanted:
+            if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+                raise TypeError(f"{name} cannot be {value!r}: {'text' if kind is str else 'a number'} is wanted.")
+            if isinstance(value, int | float) and value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}.")
+        for name, predicate in (("condition", self.condition), ("when", self.when)):
+            if predicate is not None and not callable(predicate):
+                raise TypeError(f"{name} must be a function of the view, got {predicate!r}.")
+
+    def rewound(self, step: int, view: EngineView) -> None:
+        """The engine is back before `step`, as `view` shows: what comes now is to be seen as it was the first time."""
+        self.seen_in = [seen for seen in self.seen_in if seen < step]
+        if self.when is not None and self.enabled:
+            try:
+                self.was_true = bool(self.when(view))
+            except Exception:  # it will be asked again, and says then what is wrong
+                self.was_true = False
 
     def _criteria(self) -> tuple[object, ...]:
         return self.event, self.request_id, self.step, self.phase, self.block_id, self.when
@@ -115,8 +142,13 @@ class Breakpoint(msgspec.Struct, kw_only=True):
                 yield f"step {record.step} took {took * 1e3:.1f} ms, more than {self.seconds * 1e3:g} ms"
             return
         for event in events:
-            if self.event in (None, event.name) and self.request_id in (None, event.request_id):
+            if self.event in (None, event.name) and self._is_about(event.request_id):
                 yield str(event)
+
+    def _is_about(self, request_id: str | None) -> bool:
+        """Whether an event of this request counts: the one that is named, or one of its n answers ("0_a" of "a")."""
+        named, told = self.request_id, request_id or ""
+        return named is None or named == told or named == told.partition("_")[2]
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -135,23 +167,37 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class Breakpoints:
-    """The breakpoints of one engine, by number. Iterate, index, remove, disable."""
+    """The breakpoints of one engine, by number. Iterate, index, remove, disable. num_blocks: of its pool, if known."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_blocks: int | None = None) -> None:
+        self._num_blocks = num_blocks
         self._all: dict[int, Breakpoint] = {}
         self._next = 1
 
     def add(self, **criteria: Any) -> Breakpoint:
-        point = Breakpoint(number=self._next, **criteria)
+        """Raises TypeError and ValueError for criteria that are none, and adds nothing then."""
+        unknown = ", ".join(name for name in criteria if name not in _GIVEN)
+        if unknown:
+            raise TypeError(f"A breakpoint has no {unknown}; it has: {', '.join(_GIVEN).replace('_id', '')}.")
+        point = self._fitting(Breakpoint(number=self._next, **criteria))
         self._all[point.number] = point
         self._next += 1
         return point
 
     def edit(self, number: int, **criteria: Any) -> Breakpoint:
         """Change some of a breakpoint's criteria; its number stays. Raises ValueError, and changes nothing, for bad ones."""
-        point = msgspec.structs.replace(self._known(number), seen=0, was_true=False, error=None, **criteria)
-        self._all[number] = point
+        point = msgspec.structs.replace(self._known(number), seen_in=[], was_true=False, error=None, **criteria)
+        self._all[number] = self._fitting(point)
         return point
+
+    def _fitting(self, point: Breakpoint) -> Breakpoint:
+        if point.block_id is not None and self._num_blocks is not None and point.block_id >= self._num_blocks:
+            raise ValueError(f"There is no block {point.block_id}: the last one is {self._num_blocks - 1}.")
+        return point
+
+    def rewound(self, step: int, view: EngineView) -> None:
+        for point in self._all.values():
+            point.rewound(step, view)
 
     def remove(self, number: int) -> None:
         self._known(number)
@@ -198,6 +244,7 @@ class Breakpoints:
         return {"text/plain": repr(self), "text/html": html_table("breakpoints", _COLUMNS, self._rows())}
 
 
+_GIVEN = ("event", "request_id", "step", "phase", "block_id", "seconds", "when", "condition", "count", "once", "label")
 _COLUMNS = ("#", "stops", "is", "hits", "error")
 
 
@@ -211,8 +258,9 @@ def _ask(point: Breakpoint, record: AnyRecord, events: list[Event], view: Engine
         return Hit(point.number, view.step, view.phase, f"its predicate raised {point.error}; the breakpoint is off now")
     if why is None:
         return None
-    point.seen += 1
-    if point.seen < point.count:
+    if len(point.seen_in) < point.count:
+        point.seen_in.append(view.step)
+    if len(point.seen_in) < point.count:
         return None
     point.hits += 1
     point.enabled = not point.once

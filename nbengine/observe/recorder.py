@@ -75,7 +75,7 @@ class Recorder:
     def attach(self) -> None:
         """Start watching: takes the core's observer slot and switches on what the parts below note."""
         if self.core.observer not in (None, self):
-            raise ValueError("This engine has an observer already: detach it first.")
+            raise ValueError("This engine is watched already: go on with that Debugger, or detach() it first.")
         self.started = self.core.executor.clock.now()
         header = reading.header_of(self.core, datetime.now(UTC).isoformat(timespec="seconds"))
         self._switch(True)

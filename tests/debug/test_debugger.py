@@ -253,9 +253,9 @@ def test_back_in_the_middle_of_a_step_undoes_what_was_made_of_it() -> None:
     dbg.back()
     assert dbg.view.canonical() == before | {"requests": dbg.view.canonical()["requests"]}
     assert dbg.core.step_count == 2 and dbg.view.phase == "schedule"
-    with pytest.raises(LookupError, match="Cannot go back to step -7"):
+    with pytest.raises(LookupError, match=r"back\(9\) asks for more than there is: 2 steps so far"):
         dbg.back(9)
-    with pytest.raises(ValueError, match="at least 1 step"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         dbg.back(0)
 
 
@@ -302,7 +302,9 @@ def test_a_fork_goes_its_own_way() -> None:
     assert dbg.output("r1").outputs[0].text == alt.output("r1").outputs[0].text == same.output("r1").outputs[0].text
     assert dbg.output("r1").prompt == alt.output("r1").prompt == PROMPTS[0]
     assert dbg.compare(same).first_difference is None
-    with pytest.raises(ConfigError, match="cannot change 'dtype'; it can: num_gpu_blocks_override, max_num_seqs"):
+    with pytest.raises(
+        ConfigError, match="cannot change 'dtype'; it can: num_gpu_blocks_override, scheduler_cls, max_num_seqs"
+    ):
         dbg.fork(dtype="float32")
     dbg.add("x", max_tokens=2)
     dbg.schedule()
