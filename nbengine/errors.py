@@ -35,6 +35,10 @@ class StepError(NBEngineError, RuntimeError):
     """A phase of a step failed; the message carries the scheduler's state at that moment."""
 
 
+class RuleError(NBEngineError, ValueError):
+    """A rule of the scheduler, often a person's own, raised or returned what cannot be used. Nothing has changed by it."""
+
+
 class InvariantError(NBEngineError, AssertionError):
     """The engine's own books do not add up: a bug in nbengine or in a user's scheduler."""
 

@@ -41,10 +41,16 @@ def set_options(core: EngineCore, recorder: Recorder, options: dict[str, Any]) -
     wanted = msgspec.structs.replace(now, **options)
     wanted.check()
     before_policy = now.policy
+    before = {name: getattr(now, name) for name in options}
     for name, value in options.items():
         setattr(now, name, value)
     if now.policy != before_policy:
-        sort_again(core)
+        try:
+            sort_again(core)
+        except Exception:
+            for name, value in before.items():
+                setattr(now, name, value)
+            raise
     told = dict(options)
     if "max_num_batched_tokens" in options or "max_num_scheduled_tokens" in options:
         told["token_budget"] = now.token_budget
@@ -54,13 +60,12 @@ def set_options(core: EngineCore, recorder: Recorder, options: dict[str, Any]) -
 def sort_again(core: EngineCore) -> None:
     """Put everyone who waits into queues of the new policy, in the order in which they came."""
     scheduler = core.scheduler
-    waiting = sorted(scheduler.waiting, key=lambda request: request.arrival_time)
-    skipped = list(scheduler.skipped)
-    scheduler.waiting, scheduler.skipped = scheduler.make_queue(), scheduler.make_queue()
-    for request in waiting:
-        scheduler.waiting.add(request)
-    for request in skipped:
-        scheduler.skipped.add(request)
+    waiting, skipped = scheduler.make_queue(), scheduler.make_queue()
+    for request in sorted(scheduler.waiting, key=lambda request: request.arrival_time):
+        waiting.add(request)
+    for request in scheduler.skipped:
+        skipped.add(request)
+    scheduler.waiting, scheduler.skipped = waiting, skipped  # only now: a rule of one's own may have raised
 
 
 def set_priority(core: EngineCore, recorder: Recorder, request_id: str, priority: int) -> None:

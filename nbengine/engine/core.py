@@ -14,24 +14,27 @@ import logging
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from nbengine.config import EngineConfig
 from nbengine.engine import interrupts
 from nbengine.engine.kv_setup import initialize_kv_caches
-from nbengine.errors import NBEngineError, PhaseError, StalledError, StepError
+from nbengine.errors import PhaseError, RuleError, StalledError, StepError
 from nbengine.executor.base import Executor
 from nbengine.observe.observer import Gatekeeper, Observer, Phase
 from nbengine.plan import ModelRunnerOutput, SchedulerOutput
 from nbengine.protocol import EngineCoreOutputs, EngineCoreRequest, FinishReason
 from nbengine.scheduler import make_scheduler
+from nbengine.scheduler.decision import rule_name
 from nbengine.scheduler.invariants import check_invariants
 from nbengine.scheduler.request import Request
 from nbengine.scheduler.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class EngineCore:
@@ -59,7 +62,8 @@ class EngineCore:
     def add_request(self, request: EngineCoreRequest) -> None:
         """Put a request at the end of the waiting queue.
 
-        Raises DuplicateRequestError for a live id, InvalidRequestError for one that can never fit the KV cache.
+        Raises DuplicateRequestError for a live id, InvalidRequestError for one that can never fit the KV cache, RuleError if
+        a rule of one's own fails. Then nothing has changed.
         """
         self.scheduler.add_request(Request(request, self.config.scheduler.max_model_len))
         self._tell("on_added", request)
@@ -85,7 +89,9 @@ class EngineCore:
         with interrupts.deferred(), self._phase(Phase.SCHEDULE):
             now = self.executor.clock.now
             start = now()
-            self.plan = plan = self._make_plan()
+            with self._all_or_nothing():
+                plan = _checked(self.scheduler.schedule(), SchedulerOutput, self.scheduler.schedule)
+            self.plan = plan
             seconds = now() - start
             self.next_phase = Phase.EXECUTE
             moves = plan.num_scheduled_tokens or plan.preempted_req_ids
@@ -100,7 +106,8 @@ class EngineCore:
             now = self.executor.clock.now
             start = now()
             with interrupts.allowed():
-                self.result = result = self.executor.execute_model(self.plan)
+                result = self.executor.execute_model(self.plan)
+            self.result = _checked(result, ModelRunnerOutput, self.executor.execute_model)
             seconds = now() - start
             self.next_phase = Phase.UPDATE
             self._tell("on_executed", result, seconds)
@@ -116,7 +123,9 @@ class EngineCore:
             assert self.plan is not None and self.result is not None
             now = self.executor.clock.now
             start = now()
-            outputs = self.scheduler.update_from_output(self.plan, self.result)
+            update = self.scheduler.update_from_output
+            with self._all_or_nothing():
+                outputs = _checked(update(self.plan, self.result), EngineCoreOutputs, update)
             outputs.timestamp = now()
             seconds = outputs.timestamp - start
             self.next_phase = Phase.SCHEDULE
@@ -185,31 +194,48 @@ class EngineCore:
         try:
             if self.next_phase is not phase:
                 raise PhaseError(f"{phase} was called, but the next phase of step {self.step_count} is {self.next_phase}.")
-            yield
-        except NBEngineError:
-            raise
-        except Exception as error:
-            self._tell("on_failed", phase, error)
-            raise StepError(
-                f"{phase} of step {self.step_count} failed: {type(error).__name__}: {error}\n"
-                f"{self.scheduler.describe()}\n"
-                "The engine stands before this phase: call it again, abort requests, or reset()."
-            ) from error
+            try:
+                yield
+            except Exception as error:
+                self._tell("on_failed", phase, error)
+                raise StepError(
+                    f"{phase} of step {self.step_count} failed: {type(error).__name__}: {error}\n"
+                    f"{self.scheduler.describe()}\n"
+                    f"{self._way_on(phase)}"
+                ) from error
         finally:
             self._moving.release()
 
-    def _make_plan(self) -> SchedulerOutput:
-        """The scheduler's plan. If a person's own rules raise half way through, everything stands as it did before.
+    def _way_on(self, phase: Phase) -> str:
+        """What can be done after this phase has failed."""
+        is_stock = type(self.scheduler) is Scheduler
+        if is_stock and phase is not Phase.EXECUTE:
+            return f"{phase} may be half done: go back with dbg.back(), if a debugger watches, or reset()."
+        stands = "The engine stands before this phase: call it again, abort requests, or reset()."
+        if is_stock:
+            return stands
+        back = "" if phase is Phase.SCHEDULE else "dbg.back(), then "
+        return f"{stands}\nTo go on with the stock scheduler: {back}dbg.fork(scheduler_cls=None)."
 
-        The stock scheduler is not guarded: a snapshot costs as much as a plan.
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """If a person's own rules raise half way through, the scheduler stands as it did before, and so does what it has
+        noted for the observer. Then the phase can be called again.
+
+        The stock scheduler is not guarded: a snapshot costs five plans.
         """
-        if type(self.scheduler) is Scheduler:
-            return self.scheduler.schedule()
-        before = self.scheduler.snapshot()
+        scheduler = self.scheduler
+        if type(scheduler) is Scheduler:
+            yield
+            return
+        before = scheduler.snapshot()
+        noted = [(notes, len(notes)) for notes in (scheduler.kv.pool.ops, scheduler.decisions) if notes is not None]
         try:
-            return self.scheduler.schedule()
-        except Exception:
-            self.scheduler.restore(before)
+            yield
+        except BaseException:
+            scheduler.restore(before)
+            for notes, length in noted:
+                del notes[length:]
             raise
 
     def _why_stalled(self) -> str | None:
@@ -237,3 +263,10 @@ class EngineCore:
             self.observer = None
             logger.exception("The observer failed and was detached")
             warnings.warn(f"The observer failed and was detached: {type(error).__name__}: {error}", stacklevel=3)
+
+
+def _checked(result: T, wanted: type[T], made_by: Callable[..., object]) -> T:
+    """The result, if it is what it must be. Raises RuleError before anything goes on with one that is not."""
+    if not isinstance(result, wanted):
+        raise RuleError(f"{rule_name(made_by)} returned {result!r}; it must return a {wanted.__name__}.")
+    return result

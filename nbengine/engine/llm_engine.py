@@ -100,7 +100,7 @@ class LLMEngine:
             try:
                 for request, prompt in prepared:
                     self._add(request, prompt, added)
-            except NBEngineError:
+            except Exception:  # the core's refusal, or an error in a scheduler or hash function of a person's own
                 self.engine_core.abort_requests(self.output_processor.forget(added))
                 raise
 

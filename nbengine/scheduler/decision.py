@@ -116,7 +116,17 @@ def _place(frame: FrameType, rule: Callable[..., Any] | None = None) -> tuple[in
         line = code.co_firstlineno
     if code.co_filename == _STOCK:
         return line, "", ""
-    return line, code.co_filename, code.co_qualname.rpartition("<locals>.")[2]
+    return line, code.co_filename, _short(code.co_qualname)
+
+
+def rule_name(rule: Callable[..., Any]) -> str:
+    """A rule as an error message names it: "MyScheduler.choose_victim"."""
+    return _short(getattr(rule, "__qualname__", repr(rule)))
+
+
+def _short(qualname: str) -> str:
+    """Without the function that a class was defined in."""
+    return qualname.rpartition("<locals>.")[2]
 
 
 _STOCK = str(Path(__file__).with_name("scheduler.py"))

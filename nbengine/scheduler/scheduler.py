@@ -4,8 +4,8 @@
 are vLLM 0.25.1's v1 scheduler's: running requests first, in the order of their admission; then the waiting ones, until
 one does not fit. When a running request finds no block, another loses its blocks and starts over later.
 
-To change a rule, subclass: `choose_victim` says who loses its blocks, `make_queue` or `waiting_key` in which order
-requests are admitted.
+To change a rule, subclass: `choose_victim` says who loses its blocks, `waiting_key` in which order requests are admitted,
+under either policy; `make_queue` gives the queue, should a key not do.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import repeat
 
+from nbengine.errors import RuleError
 from nbengine.kv_cache.manager import Room
 from nbengine.plan import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from nbengine.protocol import EngineCoreOutput, EngineCoreOutputs, PrefixCacheStats, SchedulerStats
 from nbengine.scheduler import invariants
 from nbengine.scheduler import snapshot as snapshots
 from nbengine.scheduler.batch import Batch
-from nbengine.scheduler.decision import Decision, DecisionLog, Verdict
+from nbengine.scheduler.decision import Decision, DecisionLog, Verdict, rule_name
 from nbengine.scheduler.request import Request, RequestStatus
 from nbengine.scheduler.request_queue import RequestQueue
 from nbengine.scheduler.state import SchedulerState
@@ -135,6 +136,8 @@ class Scheduler(SchedulerState):
         given_back = []
         while isinstance(added := self.kv.grow(request, end), Room):
             victim = self.choose_victim()
+            if victim not in self.running:
+                raise RuleError(f"{rule_name(self.choose_victim)} returned {victim!r}; it must return one of self.running.")
             had = self.in_flight.get(victim.request_id, 0)
             numbers = {"needs": added.needs, "free": added.free, "computed": victim.num_computed_tokens - had}
             self.preempt(victim)
@@ -204,13 +207,12 @@ class Scheduler(SchedulerState):
         verdict = Verdict.RESUMED if request.status is RequestStatus.PREEMPTED else Verdict.ADMITTED
         numbers = {**_tokens_numbers(want, num_tokens - num_hit - want), "hit": num_hit}
         log.note(request_id, verdict, numbers=numbers)
-        self._admit(queue.pop(), hit, want, batch)
+        self.kv.admit(request, hit, num_hit + want)
+        self._admit(queue.pop(), num_hit, want, batch)
         return True
 
-    def _admit(self, request: Request, hit: list[int], want: int, batch: Batch) -> None:
-        """From the queue to the end of `running`, with its blocks and `want` tokens of this step."""
-        num_hit = len(hit) * self.kv.block_size
-        self.kv.admit(request, hit, num_hit + want)
+    def _admit(self, request: Request, num_hit: int, want: int, batch: Batch) -> None:
+        """A request that has its blocks: to the end of `running`, with `want` tokens of this step."""
         described = batch.resumed if request.status is RequestStatus.PREEMPTED else batch.new
         described.append(
             NewRequestData(

@@ -16,7 +16,7 @@ import msgspec
 
 from nbengine.protocol import PrefixCacheStats
 from nbengine.scheduler.request import Request
-from nbengine.scheduler.request_queue import RequestQueue
+from nbengine.scheduler.request_queue import KeyedQueue, RequestQueue
 
 if TYPE_CHECKING:
     from nbengine.scheduler.scheduler import Scheduler
@@ -47,6 +47,8 @@ class Snapshot(NamedTuple):
     running: list[str]
     waiting: list[str]
     skipped: list[str]
+    keys: dict[str, Any]  # that those who wait were queued with: a rule may say something else of them by now
+    made_by: type[Scheduler]  # whose keys these are
     pool: PoolSnapshot
     counters: tuple[Any, ...]
     prefix_stats: PrefixCacheStats
@@ -59,7 +61,7 @@ class Snapshot(NamedTuple):
     def nbytes(self) -> int:
         """Roughly what this snapshot alone keeps in memory: its own containers, not the token lists that it shares."""
         size = sum(map(sys.getsizeof, self.pool)) + sum(map(sys.getsizeof, self.pool.duplicates.values()))
-        size += sum(map(sys.getsizeof, (self.running, self.waiting, self.skipped, self.in_flight, self.options)))
+        size += sum(map(sys.getsizeof, (self.running, self.waiting, self.skipped, self.keys, self.in_flight, self.options)))
         per_request = 400  # two tuples, three (list, length) pairs
         return size + per_request * len(self.requests)
 
@@ -71,6 +73,8 @@ def take(scheduler: Scheduler) -> Snapshot:
         running=_ids(scheduler.running),
         waiting=_ids(scheduler.waiting),
         skipped=_ids(scheduler.skipped),
+        keys=_keys(scheduler.waiting) | _keys(scheduler.skipped),
+        made_by=type(scheduler),
         pool=PoolSnapshot(
             ref_counts=pool.ref_counts.copy(),
             hashes=pool.hashes.copy(),
@@ -100,8 +104,9 @@ def put_back(scheduler: Scheduler, snapshot: Snapshot) -> None:
         request = _put_back_request(saved, live)
         scheduler.requests[request.request_id] = request
     scheduler.running = [scheduler.requests[request_id] for request_id in snapshot.running]
-    scheduler.waiting = _refill(scheduler, snapshot.waiting)
-    scheduler.skipped = _refill(scheduler, snapshot.skipped)
+    keys = snapshot.keys if snapshot.made_by is type(scheduler) else {}
+    scheduler.waiting = _refill(scheduler, snapshot.waiting, keys)
+    scheduler.skipped = _refill(scheduler, snapshot.skipped, keys)
     scheduler.prefix_stats = copy(snapshot.prefix_stats)
     scheduler.admissions = copy(snapshot.admissions)
     scheduler.in_flight = snapshot.in_flight.copy()
@@ -142,8 +147,16 @@ def _ids(requests: list[Request] | RequestQueue) -> list[str]:
     return [request.request_id for request in requests]
 
 
-def _refill(scheduler: Scheduler, request_ids: list[str]) -> RequestQueue:
+def _keys(queue: RequestQueue) -> dict[str, Any]:
+    return queue.keys() if isinstance(queue, KeyedQueue) else {}
+
+
+def _refill(scheduler: Scheduler, request_ids: list[str], keys: dict[str, Any]) -> RequestQueue:
     queue = scheduler.make_queue()
     for request_id in request_ids:
-        queue.add(scheduler.requests[request_id])
+        request = scheduler.requests[request_id]
+        if request_id in keys and isinstance(queue, KeyedQueue):
+            queue.put_back(request, keys[request_id])
+        else:
+            queue.add(request)
     return queue

@@ -6,11 +6,12 @@ The rules of a step itself are in `scheduler.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Literal
 
 from nbengine.config import EngineConfig
-from nbengine.errors import DuplicateRequestError, InvalidRequestError
+from nbengine.errors import DuplicateRequestError, InvalidRequestError, RuleError
 from nbengine.kv_cache.manager import KVCacheManager
 from nbengine.protocol import FinishReason, PrefixCacheStats
 from nbengine.scheduler.decision import Decision
@@ -52,27 +53,33 @@ class SchedulerState:
         self.has_backlog = False  # the last admission pass that let prefills in left requests waiting
 
     def waiting_key(self, request: Request) -> Any:
-        """The priority policy's order of admission: the smallest key first. Request ids compare as strings."""
+        """The priority policy's order of admission: the smallest key first. Request ids compare as strings.
+
+        A subclass that overrides this is asked whatever the policy.
+        """
         return (request.priority, request.arrival_time, request.request_id)
 
     def make_queue(self) -> RequestQueue:
-        """An empty waiting queue."""
-        return KeyedQueue(self.waiting_key) if self.config.scheduler.policy == "priority" else FCFSQueue()
+        """An empty waiting queue: by key under the priority policy, and wherever a subclass has a key of its own."""
+        keyed = self.config.scheduler.policy == "priority" or type(self).waiting_key is not SchedulerState.waiting_key
+        return KeyedQueue(self.waiting_key) if keyed else FCFSQueue()
 
     # ---------------------------------------------------------------------------------------------- from outside
 
     def add_request(self, request: Request) -> None:
         """Put a new request into the waiting queue.
 
-        Raises DuplicateRequestError for the id of a live request, InvalidRequestError for one that could never run.
+        Raises DuplicateRequestError for the id of a live request, InvalidRequestError for one that could never run,
+        RuleError if the rule that says where it belongs fails. Then nothing has changed.
         """
         if request.request_id in self.requests:
             raise DuplicateRequestError(f"A request {request.request_id!r} is live already: choose another id, or abort it.")
         if (refusal := self.refusal(request)) is not None:
             raise InvalidRequestError(refusal)
         self.kv.hash_full_blocks(request)
+        with self._queueing(request):
+            self.waiting.add(request)
         self.requests[request.request_id] = request
-        self.waiting.add(request)
 
     def refusal(self, request: Request) -> str | None:
         """Why a request could never be admitted, even alone; None if it can. vLLM would let it block the queue for ever."""
@@ -106,31 +113,47 @@ class SchedulerState:
         """Take a running request's blocks and put it back at the front of the waiting queue. Its tokens are kept.
 
         May be called by hand between any two phases. If a plan with the request is in flight, what that plan computes for
-        it is lost. Raises InvalidRequestError if the request is not running.
+        it is lost. Raises InvalidRequestError if the request is not running, RuleError if the rule that says where it
+        belongs in the queue fails; then nothing has changed.
         """
         if request.status is not RequestStatus.RUNNING:
             raise InvalidRequestError(
                 f"Only a running request can be preempted, and {request.request_id!r} is {request.status}."
             )
-        self.running.remove(request)
-        self.kv.forget_uncomputed(request, request.num_computed_tokens - self.in_flight.get(request.request_id, 0))
-        self.kv.release(request)
+        computed, is_chunk = request.num_computed_tokens, request.is_prefill_chunk
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.is_prefill_chunk = True
         request.num_preemptions += 1
+        try:
+            with self._queueing(request):
+                self.waiting.prepend(request)
+        except RuleError:
+            request.status = RequestStatus.RUNNING
+            request.num_computed_tokens, request.is_prefill_chunk = computed, is_chunk
+            request.num_preemptions -= 1
+            raise
+        self.running.remove(request)
+        self.kv.forget_uncomputed(request, computed - self.in_flight.get(request.request_id, 0))
+        self.kv.release(request)
         self.num_preemptions += 1
         self.preempted_since_update += 1
-        self.waiting.prepend(request)
 
     def set_priority(self, request: Request, priority: int) -> None:
-        """Change how important a live request is, and its place in the queue with it."""
-        queue = self._queue_of(request)
-        if queue is not None:
-            queue.remove(request)
+        """Change how important a live request is, and its place in the queue with it.
+
+        Raises RuleError, and nothing has changed, if the rule that says where it belongs fails.
+        """
+        queue, before = self._queue_of(request), request.priority
         request.priority = priority
-        if queue is not None:
-            queue.add(request)
+        if queue is None:
+            return
+        try:
+            with self._queueing(request):
+                queue.reorder(request)
+        except RuleError:
+            request.priority = before
+            raise
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget every cached prefix. False, and nothing changes, while requests hold blocks; see `reset_refusal`.
@@ -190,6 +213,16 @@ class SchedulerState:
         return "\n".join(lines)
 
     # ----------------------------------------------------------------------------------------------------- parts
+
+    @contextmanager
+    def _queueing(self, request: Request) -> Iterator[None]:
+        """A rule, maybe a person's own, says where the request belongs. If it fails, say whose it is, and when that was."""
+        try:
+            yield
+        except Exception as error:
+            reason = str(error) if isinstance(error, RuleError) else f"{type(error).__name__}: {error}"
+            name = type(self).__name__
+            raise RuleError(f"{name} cannot queue {request.request_id!r} in step {self.step}: {reason}") from error
 
     def _queue_of(self, request: Request) -> RequestQueue | None:
         if request.status is RequestStatus.RUNNING:

@@ -28,7 +28,7 @@ def state_of(scheduler: Scheduler) -> dict[str, Any]:
         "stats": msgspec.to_builtins([scheduler.prefix_stats, scheduler.admissions]),
         "in_flight": list(scheduler.in_flight.items()),
         "finished": list(scheduler.finished_req_ids),
-        "options": msgspec.to_builtins(scheduler.config.scheduler),
+        "options": msgspec.structs.asdict(scheduler.config.scheduler),
         "rest": [
             scheduler.pause_state,
             scheduler.step,

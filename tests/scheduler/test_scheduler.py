@@ -37,8 +37,9 @@ def test_an_order_of_admission_of_ones_own() -> None:
     assert order == [["short"], ["middle"], ["long"]]
 
 
-def test_a_key_of_ones_own() -> None:
-    desk = Desk(cls=Youngest, max_num_seqs=1, policy="priority")
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_key_of_ones_own(policy: str) -> None:
+    desk = Desk(cls=Youngest, max_num_seqs=1, policy=policy)
     for name in "abc":
         desk.add(name, 3, max_tokens=1)
     assert desk.waiting == ["c", "b", "a"]
@@ -147,6 +148,13 @@ def test_changing_a_priority_moves_the_request_in_its_queue() -> None:
     desk.step()
     desk.scheduler.set_priority(b, 7)
     assert desk.scheduler.choose_victim() is b
+
+
+def test_first_come_first_served_whatever_the_priority() -> None:
+    desk = Desk()
+    a, _b = desk.add("a", 3), desk.add("b", 3)
+    desk.scheduler.set_priority(a, 5)
+    assert desk.waiting == ["a", "b"] and a.priority == 5
 
 
 def test_pausing() -> None:
