@@ -62,9 +62,6 @@ class PagedBatch(Protocol):
 class FusedDecoder(Protocol):
     """All layers and the head in one piece."""
 
-    def suits(self, num_tokens: int) -> bool:
-        """Whether this is the faster form for so many tokens."""
-
     def forward(
         self, embedded: Tensor, batch: PagedBatch, caches: Sequence[tuple[Tensor, Tensor]], num_layers: int | None = None
     ) -> Tensor:

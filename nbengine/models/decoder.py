@@ -135,7 +135,7 @@ class DecoderModel:
         """See PagedModel.forward."""
         kernels, eps = self.kernels, self.shape.norm_eps
         residual = self._embed(batch.token_ids)  # (T, C), added to in place
-        if self._fused is not None and self._fused.suits(residual.shape[0]):
+        if self._fused is not None:
             return self._fused.forward(residual, batch, caches, num_layers)
         delta: Tensor | None = None  # (T, C), what the last block adds; each norm may overwrite it
         for layer, cache in zip(self._layers[:num_layers], caches):

@@ -90,10 +90,11 @@ def test_quantised(quantization: str, tmp_path: Path) -> None:
     _both_ways(model, _batch((40, 1), wanted=[0]))
 
 
-def test_a_row_does_not_depend_on_its_neighbours(tiny_model: TinyModel) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_row_does_not_depend_on_its_neighbours(dtype: str, tiny_model: TinyModel) -> None:
     """To the last bit: what seeded requests are promised."""
     torch.manual_seed(0)
-    model = _model(tiny_model("llama"), "float32")
+    model = _model(tiny_model("llama"), dtype)
     batch = _batch((20, 1), (31, 1), (11, 1), (0, 9), wanted=[0, 1, 2])
     caches = allocate_caches(model.kv_shapes, 64, BLOCK, device=model.device, dtype=model.dtype)
     for cache in caches:

@@ -74,11 +74,11 @@ def _add_product(a: Any, rows: Any, values: Any, count: Any, tag: Any, o: Any, d
                 ir.product_tile_1x64(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
                 d += 64
             elif n == 2 and wide:
-                ir.product_tile_2x32(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
-                d += 32
+                ir.product_tile_2_wide(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+                d += ir.FEW_COLUMNS
             elif wide:
-                ir.product_tile_3x32(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
-                d += 32
+                ir.product_tile_3_wide(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+                d += ir.FEW_COLUMNS
             else:
                 if n == 1:
                     ir.product_tile_1(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
@@ -95,41 +95,30 @@ def _many_scores(q: Any, rows: Any, dim: Any, turned: Any, count: Any, s: Any) -
     """s = q @ turned, for keys that are widened and transposed: (dim, TILE_KEYS). A multiple of 6 rows is touched."""
     for i in range((rows + 5) // 6 * 6 * TILE_KEYS):
         ir.store(s, i, _ZERO, _F32)
-    for j in range(0, count, 16):
+    for j in range(0, count, ir.MANY_COLUMNS):
         for r in range(0, rows, 6):
             to = s + (r * TILE_KEYS + j) * 4
-            ir.product_tile_6(q + r * dim * 4, dim, turned + j * 4, TILE_KEYS, _F32, to, TILE_KEYS, dim)
+            ir.product_tile_6_wide(q + r * dim * 4, dim, turned + j * 4, TILE_KEYS, _F32, to, TILE_KEYS, dim)
 
 
 @njit(cache=True, error_model="numpy")
 def _add_many_products(a: Any, rows: Any, values: Any, count: Any, o: Any, dim: Any) -> None:
     """o += a @ values, for widened values. A multiple of 6 rows is touched."""
-    for d in range(0, dim, 16):
+    wide = dim // ir.MANY_COLUMNS * ir.MANY_COLUMNS
+    for d in range(0, wide, ir.MANY_COLUMNS):
+        for r in range(0, rows, 6):
+            to = o + (r * dim + d) * 4
+            ir.product_tile_6_wide(a + r * TILE_KEYS * 4, TILE_KEYS, values + d * 4, dim, _F32, to, dim, count)
+    for d in range(wide, dim, 16):
         for r in range(0, rows, 6):
             to = o + (r * dim + d) * 4
             ir.product_tile_6(a + r * TILE_KEYS * 4, TILE_KEYS, values + d * 4, dim, _F32, to, dim, count)
 
 
 @njit(cache=True, error_model="numpy", fastmath=LOOSE)
-def _softmax_row(s: Any, first: Any, last: Any, width: Any, cap: Any, highest: Any) -> Any:
-    """Turn scores s[first:last] into weights e**(s - max), the rest of s[0:width] into zeros; (new max, sum)."""
-    if cap > _ZERO:
-        for j in range(first, last):
-            ir.store(s, j, cap * tanh(ir.load(s, j, _F32) / cap), _F32)
-    top = highest
+def _cap_row(s: Any, first: Any, last: Any, cap: Any) -> None:
     for j in range(first, last):
-        x = ir.load(s, j, _F32)
-        top = x if x > top else top
-    total = _ZERO
-    for j in range(first, last):
-        weight = exp(ir.load(s, j, _F32) - top)
-        ir.store(s, j, weight, _F32)
-        total += weight
-    for j in range(0, first):
-        ir.store(s, j, _ZERO, _F32)
-    for j in range(last, width):
-        ir.store(s, j, _ZERO, _F32)
-    return top, total
+        ir.store(s, j, cap * tanh(ir.load(s, j, _F32) / cap), _F32)
 
 
 @njit(cache=True, error_model="numpy", fastmath=LOOSE)
@@ -199,7 +188,9 @@ def _attend(
             before = ir.load(tops, r, _F32)
             if last <= first:
                 first, last = 0, 0
-            top, total = _softmax_row(row, first, last, count, cap, before)
+            if cap > _ZERO:
+                _cap_row(row, first, last, cap)
+            top, total = ir.softmax_row_64(row, first, last, before)
             if top > before:
                 shrink = exp(before - top)
                 ir.store(tops, r, top, _F32)

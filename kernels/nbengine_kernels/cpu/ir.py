@@ -11,10 +11,13 @@ import os
 import platform
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
+
+from nbengine_kernels.cpu.runtime import AVX512
 
 I8, I16, I32, I64, F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 FAST = ("contract", "nsz", "reassoc")
@@ -54,6 +57,16 @@ def _load_vector(b: Any, address: Any, tag: Any, lanes: int) -> Any:
 
 def _store_vector(b: Any, value: Any, address: Any) -> None:
     b.store(value, b.bitcast(address, value.type.as_pointer()), align=4)
+
+
+def store_vector_at(b: Any, value: Any, base: Any, index: Any, tag: Any) -> None:
+    """Put a vector of float32 from element `index` on, rounded to the nearest even bfloat16 where the tag says so."""
+    if _is_bf16(tag):
+        lanes = value.type.count
+        bits = b.trunc(_bf16_bits(b, value, lanes), ir.VectorType(I16, lanes))
+        b.store(bits, b.bitcast(_at(b, base, index, I16), bits.type.as_pointer()), align=2)
+    else:
+        _store_vector(b, value, _at(b, base, index, F32))
 
 
 def _splat(b: Any, scalar: Any, lanes: int) -> Any:
@@ -124,13 +137,17 @@ def store(typingctx: Any, base: Any, index: Any, value: Any, tag: Any) -> Any:
     return types.void(types.int64, types.int64, types.float32, tag), codegen
 
 
-def _bf16_bits(b: Any, value: Any) -> Any:
-    """float32 -> i32 that holds its bfloat16 bits, to the nearest, ties to even; NaN stays NaN."""
-    bits = b.bitcast(value, I32)
-    odd = b.and_(b.lshr(bits, I32(16)), I32(1))
-    rounded = b.lshr(b.add(bits, b.add(odd, I32(0x7FFF))), I32(16))
-    is_nan = b.icmp_unsigned(">", b.and_(bits, I32(0x7FFFFFFF)), I32(0x7F800000))
-    return b.select(is_nan, I32(0x7FC0), rounded)
+def _bf16_bits(b: Any, value: Any, lanes: int = 0) -> Any:
+    """float32, or a vector of them -> i32 that holds its bfloat16 bits, to the nearest, ties to even; NaN stays NaN."""
+
+    def whole(number: int) -> Any:
+        return ir.VectorType(I32, lanes)([number] * lanes) if lanes else I32(number)
+
+    bits = b.bitcast(value, whole(0).type)
+    odd = b.and_(b.lshr(bits, whole(16)), whole(1))
+    rounded = b.lshr(b.add(bits, b.add(odd, whole(0x7FFF))), whole(16))
+    is_nan = b.icmp_unsigned(">", b.and_(bits, whole(0x7FFFFFFF)), whole(0x7F800000))
+    return b.select(is_nan, whole(0x7FC0), rounded)
 
 
 @intrinsic
@@ -300,24 +317,29 @@ def _make_product_tile(rows: int, lanes: int = LANES) -> Any:
 
 
 product_tile_1, product_tile_2, product_tile_3, product_tile_6 = (_make_product_tile(rows) for rows in (1, 2, 3, 6))
-# As wide as it takes to keep the multipliers busy with so few rows.
-product_tile_1x64, product_tile_2x32, product_tile_3x32 = (_make_product_tile(r, n) for r, n in ((1, 64), (2, 32), (3, 32)))
+# As wide as it takes to keep the multipliers busy, and as the registers allow: AVX-512 has twice as many, twice as wide.
+FEW_COLUMNS, MANY_COLUMNS = (64, 64) if AVX512 else (32, 16)
+product_tile_1x64 = _make_product_tile(1, 64)
+product_tile_2_wide, product_tile_3_wide = (_make_product_tile(rows, FEW_COLUMNS) for rows in (2, 3))
+product_tile_6_wide = _make_product_tile(6, MANY_COLUMNS)
 
 
 def _sums_of_four(b: Any, v: list[Any]) -> Any:
-    """Four vectors of 8 -> the vector of their four sums."""
+    """Four vectors -> the vector of their four sums."""
 
     def mix(x: Any, y: Any, lanes: list[int]) -> Any:
-        return b.shuffle_vector(x, y, ir.VectorType(I32, 4)(lanes))
+        return b.shuffle_vector(x, y, ir.VectorType(I32, len(lanes))(lanes))
 
-    halves = [b.fadd(mix(x, x, [0, 1, 2, 3]), mix(x, x, [4, 5, 6, 7])) for x in v]
-    left, right = (b.fadd(mix(x, y, [0, 2, 4, 6]), mix(x, y, [1, 3, 5, 7])) for x, y in (halves[:2], halves[2:]))
+    while (lanes := v[0].type.count) > 4:
+        low, high = list(range(lanes // 2)), list(range(lanes // 2, lanes))
+        v = [b.fadd(mix(x, x, low), mix(x, x, high)) for x in v]
+    left, right = (b.fadd(mix(x, y, [0, 2, 4, 6]), mix(x, y, [1, 3, 5, 7])) for x, y in (v[:2], v[2:]))
     return b.fadd(mix(left, right, [0, 2, 4, 6]), mix(left, right, [1, 3, 5, 7]))
 
 
 def _make_dot_tile(rows: int, keys: int) -> Any:
-    """S[r, j] = A[r, :] . B[j, :] for `rows` rows and 4 keys, or 1; n, a multiple of 8, is their length."""
-    lanes = 8
+    """S[r, j] = A[r, :] . B[j, :] for `rows` rows and 4 keys, or 1; n, a multiple of 16, is their length."""
+    lanes = 16 if AVX512 else 8  # of a register
 
     @intrinsic
     def dot_tile(typingctx: Any, a: Any, lda: Any, b_: Any, ldb: Any, tag: Any, s: Any, lds: Any, n: Any) -> Any:
@@ -375,6 +397,75 @@ def transpose_8x8(typingctx: Any, source: Any, lds: Any, tag: Any, target: Any, 
 
     i64 = types.int64
     return types.void(i64, i64, tag, i64, i64), codegen
+
+
+def _exp(b: Any, x: Any) -> Any:
+    """e**x of a vector, as `mathematics.exp` has it."""
+    lanes = x.type.count
+    call = {
+        name: get_or_insert_function(b.module, ir.FunctionType(x.type, [x.type] * n), f"llvm.{name}.v{lanes}f32")
+        for name, n in (("maxnum", 2), ("minnum", 2), ("floor", 1))
+    }
+
+    def number(value: float) -> Any:
+        return x.type([value] * lanes)
+
+    x = b.call(call["minnum"], [b.call(call["maxnum"], [x, number(-87.0)]), number(88.0)])
+    n = b.call(call["floor"], [_fma(b, x, number(1.4426950216293335), number(0.5))])
+    r = _fma(b, n, number(2.1219444170128554e-4), _fma(b, n, number(-0.693359375), x))
+    p = number(1.9875690108165145e-4)
+    for c in (1.3981999363750219e-3, 8.3334520459175110e-3, 4.1665796190500259e-2, 1.6666665673255920e-1, 0.5, 1.0, 1.0):
+        p = _fma(b, p, r, number(float(np.float32(c))))
+    words = ir.VectorType(I32, lanes)
+    power = b.shl(b.add(b.fptosi(n, words), words([127] * lanes)), words([23] * lanes))
+    return b.fmul(p, b.bitcast(power, x.type))
+
+
+def _make_softmax_row(width: int) -> Any:
+    """Turn scores s[first:last] into weights e**(s - max), the rest of s[0:width] into zeros; (new max, sum).
+
+    One straight run of vector operations: a loop for each step would wait for its last sum, three times a row.
+    """
+
+    @intrinsic
+    def softmax_row(typingctx: Any, s: Any, first: Any, last: Any, highest: Any) -> Any:
+        kind, lanes = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
+
+        def fold(b: Any, vectors: list[Any], combine: Any) -> Any:
+            """Combine all elements of all vectors into one scalar."""
+            while len(vectors) > 1:
+                vectors = [*vectors[2:], combine(vectors[0], vectors[1])]
+            (v,) = vectors
+            while (n := v.type.count) > 1:
+                low, high = (ir.VectorType(I32, n // 2)(list(range(k, k + n // 2))) for k in (0, n // 2))
+                v = combine(b.shuffle_vector(v, v, low), b.shuffle_vector(v, v, high))
+            return b.extract_element(v, I32(0))
+
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            s, first, last, highest = args
+            begin, end = (_splat(b, b.trunc(at, I32), LANES) for at in (first, last))
+            before = _splat(b, highest, LANES)
+            places = [_at(b, s, I64(i), F32) for i in range(0, width, LANES)]
+            scores, seen = [], []
+            for i, place in enumerate(places):
+                index = lanes(list(range(i * LANES, (i + 1) * LANES)))
+                inside = b.and_(b.icmp_signed(">=", index, begin), b.icmp_signed("<", index, end))
+                seen.append(inside)
+                scores.append(b.select(inside, _load_vector(b, place, types.float32, LANES), before))
+            top = fold(b, [before, *scores], lambda x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
+            tops, zero = _splat(b, top, LANES), kind([0.0] * LANES)
+            weights = [b.select(ok, _exp(b, b.fsub(x, tops)), zero) for x, ok in zip(scores, seen)]
+            for weight, place in zip(weights, places):
+                _store_vector(b, weight, place)
+            total = fold(b, weights, b.fadd)
+            return context.make_tuple(b, signature.return_type, [top, total])
+
+        return types.UniTuple(types.float32, 2)(types.int64, types.int64, types.int64, types.float32), codegen
+
+    return softmax_row
+
+
+softmax_row_64 = _make_softmax_row(64)
 
 
 @intrinsic

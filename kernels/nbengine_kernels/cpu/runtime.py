@@ -1,4 +1,4 @@
-"""What all CPU kernels share: addresses, tags, threads, work counters."""
+"""What all CPU kernels share: the processor's abilities, tags, threads."""
 
 import threading
 from typing import Any
@@ -6,12 +6,25 @@ from typing import Any
 import numba
 import numpy as np
 import torch
+from numba.core.codegen import get_host_cpu_features
 from torch import Tensor
 
 FLOAT32 = np.float32(0)
 BFLOAT16 = np.uint16(0)
 _TAGS: dict[torch.dtype, Any] = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 _local = threading.local()
+
+
+def _abilities() -> set[str]:
+    """What the processor that numba compiles for can do, in LLVM's words ("avx512f")."""
+    told = numba.config.CPU_FEATURES  # set in NUMBA_CPU_FEATURES, or by NUMBA_CPU_NAME=generic
+    features = get_host_cpu_features() if told is None else told
+    return {word[1:] for word in features.split(",") if word.startswith("+")}
+
+
+AVX512 = "avx512f" in _abilities()
+BFLOAT16_PRODUCTS = AVX512 and "avx512bf16" in _abilities()
+"""Whether the processor multiplies bfloat16 itself."""
 
 
 def tag_of(tensor: Tensor) -> Any:

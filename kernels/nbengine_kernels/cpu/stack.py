@@ -10,7 +10,6 @@ The arithmetic is that of the single kernels, called from here: same functions, 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,9 +21,8 @@ from torch import Tensor
 from nbengine_kernels.cpu import ir
 from nbengine_kernels.cpu.activation import SILU, gated_rows
 from nbengine_kernels.cpu.attention import attend_pieces, cut_pieces, scratch_floats
-from nbengine_kernels.cpu.linear import PackedLinear, group_sums, multiply_units
+from nbengine_kernels.cpu.linear import MATRIX, PackedLinear, count_units, group_sums, multiply_units, record
 from nbengine_kernels.cpu.norm import norm_rows
-from nbengine_kernels.cpu.panels import WIDTH
 from nbengine_kernels.cpu.rotary import turn_and_put
 from nbengine_kernels.cpu.runtime import FLOAT32, rows_of, tag_of, threads
 from nbengine_kernels.decoder import DecoderLayer, DecoderSizes, PagedBatch
@@ -33,20 +31,12 @@ _F32 = FLOAT32
 _ZERO = np.float32(0.0)
 ROWS = 8  # rows of an elementwise unit
 PHASES = 10  # of a layer, at most
-FEW_TOKENS = 32
-"""Where the processor multiplies bfloat16 itself, one call of all layers is faster up to so many tokens; with more, oneDNN's
-products weigh more than the calls between them."""
 TOKENS_IN_ONE_CALL = 64
 """Up to so many tokens all layers run in one call; above, a layer at a time, for an interrupt not to wait for seconds."""
 
 
-def _record(*names: str) -> np.dtype[Any]:
-    return np.dtype([(name, np.int64) for name in names])
-
-
 # Addresses and numbers, all int64. Strides of the caches are in elements.
-MATRIX = _record("panels", "panel_bytes", "groups", "scale", "bias", "inputs", "outputs", "unit")
-LAYER = _record(
+LAYER = record(
     "input_norm", "post_norm", "query_norm", "key_norm", "window", "rotary",
     "key_cache", "key_block", "value_cache", "value_block",
 )  # fmt: skip
@@ -55,18 +45,18 @@ MODEL = np.dtype(
     [(n, np.int64) for n in ("hidden", "heads", "kv_heads", "dim", "cos_sin", "half", "final_norm", "block_size")]
     + [("eps", np.float64), ("scale", np.float32)]
 )
-PASS = _record(
+PASS = record(
     "tokens", "requests", "positions", "slots", "starts", "lengths", "tables", "table_stride", "rows", "wanted", "logits",
-    "residual", "wide", "sums", "inner", "delta", "mlp_wide", "mlp_sums", "mlp",
+    "residual", "inputs", "sums", "inner", "delta", "mlp_inputs", "mlp_sums", "mlp",
 )  # fmt: skip
 
 
 @njit(cache=True, error_model="numpy")
 def _norm(
-    x: Any, residual: Any, rows: Any, weight: Any, width: Any, eps: Any, wide: Any, sums: Any, groups: Any,
-    counter: Any, tag: Any,
+    x: Any, residual: Any, rows: Any, weight: Any, width: Any, eps: Any, y: Any, sums: Any, groups: Any,
+    counter: Any, tag: Any, row_tag: Any,
 ) -> None:  # fmt: skip
-    """wide = norm(residual += x), in units of ROWS rows; x = 0: of residual alone."""
+    """y = norm(residual += x), in units of ROWS rows; x = 0: of residual alone."""
     units = (rows + ROWS - 1) // ROWS
     while True:
         unit = ir.take_ticket(counter)
@@ -75,27 +65,25 @@ def _norm(
         first, last = unit * ROWS, min(rows, unit * ROWS + ROWS)
         if x == 0:
             norm_rows(
-                residual, width, np.int64(0), width, weight, wide, width, np.int64(0), width, eps, width,
-                first, last, tag, tag, _F32,
+                residual, width, np.int64(0), width, weight, y, width, np.int64(0), width, eps, width,
+                first, last, tag, tag, row_tag,
             )  # fmt: skip
         else:
             norm_rows(
-                x, width, residual, width, weight, wide, width, residual, width, eps, width, first, last, tag, tag, _F32
+                x, width, residual, width, weight, y, width, residual, width, eps, width, first, last, tag, tag, row_tag
             )
         for r in range(first, last):
-            group_sums(wide + r * width * 4, sums + r * groups * 4, groups)
+            group_sums(y + r * width * 4, sums + r * groups * 4, groups)
         ir.finish_ticket(counter)
     ir.wait_finished(counter, units)
 
 
 @njit(cache=True, error_model="numpy")
-def _multiply(matrix: Any, wide: Any, sums: Any, rows: Any, y: Any, counter: Any, tag: Any, weight_tag: Any) -> None:
-    panels = (matrix.outputs + WIDTH - 1) // WIDTH
-    multiply_units(
-        wide, matrix.inputs, rows, matrix.panels, matrix.panel_bytes, matrix.groups, sums, matrix.scale,
-        matrix.bias, y, matrix.outputs, matrix.outputs, matrix.unit, counter, tag, weight_tag,
-    )  # fmt: skip
-    ir.wait_finished(counter, (panels + matrix.unit - 1) // matrix.unit)
+def _multiply(
+    matrix: Any, a: Any, sums: Any, rows: Any, y: Any, counter: Any, row_tag: Any, weight_tag: Any, tag: Any
+) -> None:
+    multiply_units(matrix, a, matrix.inputs, sums, rows, y, matrix.outputs, counter, row_tag, weight_tag, tag)
+    ir.wait_finished(counter, count_units(matrix, rows))
 
 
 @njit(cache=True, error_model="numpy")
@@ -135,19 +123,19 @@ def _turn_and_put(layer: Any, model: Any, job: Any, counter: Any, tag: Any) -> N
 
 
 @njit(cache=True, error_model="numpy")
-def _attend(layer: Any, model: Any, job: Any, pieces: Any, memory: Any, counter: Any, tag: Any) -> None:
-    """job.wide (T, H D) = attention, whose queries lie in job.inner."""
+def _attend(layer: Any, model: Any, job: Any, pieces: Any, memory: Any, counter: Any, tag: Any, row_tag: Any) -> None:
+    """job.inputs (T, H D) = attention, whose queries lie in job.inner."""
     heads, kv_heads, dim = model.heads, model.kv_heads, model.dim
     attend_pieces(
         job.inner, (heads + 2 * kv_heads) * dim, layer.key_cache, layer.key_block, layer.value_cache, layer.value_block,
-        job.tables, job.table_stride, job.starts, job.lengths, job.wide, heads * dim, pieces, counter,
-        heads, kv_heads, model.block_size, dim, model.scale, layer.window, _ZERO, tag, _F32, memory,
+        job.tables, job.table_stride, job.starts, job.lengths, job.inputs, heads * dim, pieces, counter,
+        heads, kv_heads, model.block_size, dim, model.scale, layer.window, _ZERO, tag, row_tag, memory,
     )  # fmt: skip
     ir.wait_finished(counter, pieces.shape[0] * kv_heads)
 
 
 @njit(cache=True, error_model="numpy")
-def _sum_groups(wide: Any, sums: Any, rows: Any, matrix: Any, counter: Any) -> None:
+def _sum_groups(x: Any, sums: Any, rows: Any, matrix: Any, counter: Any) -> None:
     """Where a product needs group sums of rows that came into being in pieces."""
     units = (rows + ROWS - 1) // ROWS if matrix.groups > 0 else np.int64(0)
     while True:
@@ -155,14 +143,14 @@ def _sum_groups(wide: Any, sums: Any, rows: Any, matrix: Any, counter: Any) -> N
         if unit >= units:
             break
         for r in range(unit * ROWS, min(rows, unit * ROWS + ROWS)):
-            group_sums(wide + r * matrix.inputs * 4, sums + r * matrix.groups * 4, matrix.groups)
+            group_sums(x + r * matrix.inputs * 4, sums + r * matrix.groups * 4, matrix.groups)
         ir.finish_ticket(counter)
     ir.wait_finished(counter, units)
 
 
 @njit(cache=True, error_model="numpy")
-def _activate(job: Any, down: Any, counter: Any, tag: Any) -> None:
-    """job.mlp_wide (T, F) = silu(gate) * up, both in job.mlp."""
+def _activate(job: Any, down: Any, counter: Any, tag: Any, row_tag: Any) -> None:
+    """job.mlp_inputs (T, F) = silu(gate) * up, both in job.mlp."""
     units = (job.tokens + ROWS - 1) // ROWS
     width = down.inputs
     while True:
@@ -170,16 +158,16 @@ def _activate(job: Any, down: Any, counter: Any, tag: Any) -> None:
         if unit >= units:
             break
         first, last = unit * ROWS, min(job.tokens, unit * ROWS + ROWS)
-        gated_rows(job.mlp, 2 * width, job.mlp_wide, width, width, SILU, first, last, tag, _F32)
+        gated_rows(job.mlp, 2 * width, job.mlp_inputs, width, width, SILU, first, last, tag, row_tag)
         for r in range(first, last):
-            group_sums(job.mlp_wide + r * width * 4, job.mlp_sums + r * down.groups * 4, down.groups)
+            group_sums(job.mlp_inputs + r * width * 4, job.mlp_sums + r * down.groups * 4, down.groups)
         ir.finish_ticket(counter)
     ir.wait_finished(counter, units)
 
 
 @njit(cache=True, error_model="numpy")
-def _head(model: Any, matrix: Any, job: Any, counter: Any, tag: Any, head_tag: Any) -> None:
-    """job.logits (S, V) float32 of the wanted rows; their norms go to the front of job.wide."""
+def _head(model: Any, matrix: Any, job: Any, counter: Any, tag: Any, row_tag: Any, head_tag: Any) -> None:
+    """job.logits (S, V) float32 of the wanted rows; their norms go to the front of job.inputs."""
     width, step = model.hidden, ir.size(tag)
     nothing = np.int64(0)
     while True:
@@ -187,22 +175,26 @@ def _head(model: Any, matrix: Any, job: Any, counter: Any, tag: Any, head_tag: A
         if unit >= job.wanted:
             break
         r = ir.load_i64(job.rows, unit)
-        x, residual, y = job.delta + r * width * step, job.residual + r * width * step, job.wide + unit * width * 4
+        x, residual, y = (
+            job.delta + r * width * step,
+            job.residual + r * width * step,
+            job.inputs + unit * width * ir.size(row_tag),
+        )
         total = job.inner + unit * width * step  # not over the residual: a row may be wanted twice
         norm_rows(
             x, width, residual, width, model.final_norm, y, width, total, width, model.eps, width,
-            nothing, np.int64(1), tag, tag, _F32,
+            nothing, np.int64(1), tag, tag, row_tag,
         )  # fmt: skip
         group_sums(y, job.sums + unit * matrix.groups * 4, matrix.groups)
         ir.finish_ticket(counter)
     ir.wait_finished(counter, job.wanted)
-    _multiply(matrix, job.wide, job.sums, job.wanted, job.logits, counter + ir.COUNTER_BYTES, _F32, head_tag)
+    _multiply(matrix, job.inputs, job.sums, job.wanted, job.logits, counter + ir.COUNTER_BYTES, row_tag, head_tag, _F32)
 
 
 @njit(cache=True, error_model="numpy")
 def _work(
     layers: Any, matrices: Any, first: Any, model: Any, job: Any, pieces: Any, windowed: Any, with_head: Any,
-    counters: Any, memory: Any, tag: Any, weight_tag: Any, head_tag: Any,
+    counters: Any, memory: Any, tag: Any, row_tag: Any, weight_tag: Any, head_row_tag: Any, head_tag: Any,
 ) -> None:  # fmt: skip
     """What every thread does. `first`: whether the first of these layers is the model's first."""
     counter, one, rows = counters, ir.COUNTER_BYTES, job.tokens
@@ -210,28 +202,31 @@ def _work(
         layer = layers[i]
         qkv, output, gate_up, down = matrices[i, QKV], matrices[i, OUTPUT], matrices[i, GATE_UP], matrices[i, DOWN]
         x = np.int64(0) if first and i == 0 else job.delta
-        _norm(x, job.residual, rows, layer.input_norm, model.hidden, model.eps, job.wide, job.sums, qkv.groups, counter, tag)
-        _multiply(qkv, job.wide, job.sums, rows, job.inner, counter + one, tag, weight_tag)
-        _turn_and_put(layer, model, job, counter + 2 * one, tag)
-        _attend(layer, model, job, pieces if layer.window == 0 else windowed, memory, counter + 3 * one, tag)
-        _sum_groups(job.wide, job.sums, rows, output, counter + 4 * one)
-        _multiply(output, job.wide, job.sums, rows, job.delta, counter + 5 * one, tag, weight_tag)
         _norm(
-            job.delta, job.residual, rows, layer.post_norm, model.hidden, model.eps, job.wide, job.sums, gate_up.groups,
-            counter + 6 * one, tag,
+            x, job.residual, rows, layer.input_norm, model.hidden, model.eps, job.inputs, job.sums, qkv.groups,
+            counter, tag, row_tag,
         )  # fmt: skip
-        _multiply(gate_up, job.wide, job.sums, rows, job.mlp, counter + 7 * one, tag, weight_tag)
-        _activate(job, down, counter + 8 * one, tag)
-        _multiply(down, job.mlp_wide, job.mlp_sums, rows, job.delta, counter + 9 * one, tag, weight_tag)
+        _multiply(qkv, job.inputs, job.sums, rows, job.inner, counter + one, row_tag, weight_tag, tag)
+        _turn_and_put(layer, model, job, counter + 2 * one, tag)
+        _attend(layer, model, job, pieces if layer.window == 0 else windowed, memory, counter + 3 * one, tag, row_tag)
+        _sum_groups(job.inputs, job.sums, rows, output, counter + 4 * one)
+        _multiply(output, job.inputs, job.sums, rows, job.delta, counter + 5 * one, row_tag, weight_tag, tag)
+        _norm(
+            job.delta, job.residual, rows, layer.post_norm, model.hidden, model.eps, job.inputs, job.sums, gate_up.groups,
+            counter + 6 * one, tag, row_tag,
+        )  # fmt: skip
+        _multiply(gate_up, job.inputs, job.sums, rows, job.mlp, counter + 7 * one, row_tag, weight_tag, tag)
+        _activate(job, down, counter + 8 * one, tag, row_tag)
+        _multiply(down, job.mlp_inputs, job.mlp_sums, rows, job.delta, counter + 9 * one, row_tag, weight_tag, tag)
         counter += PHASES * one
     if with_head:
-        _head(model, matrices[matrices.shape[0] - 1, 0], job, counter, tag, head_tag)
+        _head(model, matrices[matrices.shape[0] - 1, 0], job, counter, tag, head_row_tag, head_tag)
 
 
 @njit(cache=True, error_model="numpy", parallel=True, nogil=True)
 def _run(
     layers: Any, matrices: Any, first: Any, models: Any, jobs: Any, with_head: Any,
-    tag: Any, weight_tag: Any, head_tag: Any, workers: Any,
+    tag: Any, row_tag: Any, weight_tag: Any, head_row_tag: Any, head_tag: Any, workers: Any,
 ) -> None:  # fmt: skip
     """layers (L,), matrices (L + 1, 4) with the head's in the last row, models (1,), jobs (1,)."""
     model, job = models[0], jobs[0]
@@ -245,7 +240,7 @@ def _run(
     for w in prange(workers):
         _work(
             layers, matrices, first, models[0], jobs[0], pieces, windowed, with_head, address, memory[w].ctypes.data,
-            tag, weight_tag, head_tag,
+            tag, row_tag, weight_tag, head_row_tag, head_tag,
         )  # fmt: skip
     ir.keep(memory)
     ir.keep(counters)
@@ -265,10 +260,9 @@ class DecoderStack:
         """Raises ValueError where `fits` is false."""
         self._weights = (layers, cos_sin, final_norm, head)  # kept alive: the tables hold their addresses
         first = layers[0]
-        by_panels_alone = all(m.most_rows == sys.maxsize for layer in layers for m in _matrices(layer))
-        self._most_tokens = sys.maxsize if by_panels_alone else FEW_TOKENS
-        self._dtype, self._tag = final_norm.dtype, tag_of(final_norm)
-        self._weight_tag, self._head_tag = _matrices(first)[0].weight_tag, head.weight_tag
+        self._dtype, tag = final_norm.dtype, tag_of(final_norm)
+        matrix = _matrices(first)[0]
+        self._tags = (tag, matrix.row_tag(tag), matrix.weight_tag, head.row_tag(tag), head.weight_tag)
         hidden, dim = first.input_norm.shape[0], sizes.head_dim
         self._model = np.zeros(1, MODEL)
         self._model[0] = (
@@ -283,14 +277,11 @@ class DecoderStack:
                 layer.input_norm.data_ptr(), layer.post_norm.data_ptr(),
                 *(0 if norm is None else norm.data_ptr() for norm in norms), layer.window, layer.rotary, 0, 0, 0, 0,
             )  # fmt: skip
-            self._tables[i] = [matrix.record() for matrix in _matrices(layer)]
-        self._tables[-1, 0] = head.record()
+            self._tables[i] = [matrix.record[0] for matrix in _matrices(layer)]
+        self._tables[-1, 0] = head.record[0]
         self._vocab = head.out_features
         self._caches: Sequence[tuple[Tensor, Tensor]] | None = None
         self._rooms: dict[str, Tensor] = {}
-
-    def suits(self, num_tokens: int) -> bool:
-        return num_tokens <= self._most_tokens
 
     def forward(
         self, embedded: Tensor, batch: PagedBatch, caches: Sequence[tuple[Tensor, Tensor]], num_layers: int | None = None
@@ -314,16 +305,16 @@ class DecoderStack:
             rows = [*range(first, last), -1]
             _run(
                 self._layers[first:last], self._tables[rows], first == 0, self._model, jobs, last == count,
-                self._tag, self._weight_tag, self._head_tag, threads(),
+                *self._tags, threads(),
             )  # fmt: skip
         return logits
 
     def _take_caches(self, caches: Sequence[tuple[Tensor, Tensor]]) -> None:
-        for record, (key, value) in zip(self._layers, caches):
+        for layer, (key, value) in zip(self._layers, caches):
             if not (rows_of(key) and rows_of(value) and key.dtype == value.dtype == self._dtype):
                 raise ValueError(f"The KV cache must be {self._dtype} and contiguous within a block, got {key.dtype}.")
             for name, tensor in (("key", key), ("value", value)):
-                record[f"{name}_cache"], record[f"{name}_block"] = tensor.data_ptr(), tensor.stride(0)
+                layer[f"{name}_cache"], layer[f"{name}_block"] = tensor.data_ptr(), tensor.stride(0)
         self._model["block_size"] = caches[0][0].shape[2]
         self._caches = caches
 
@@ -334,11 +325,11 @@ class DecoderStack:
         hidden, inner, width = int(model["hidden"]), int(table[QKV]["outputs"]), int(table[DOWN]["inputs"])
         groups = int(self._tables["groups"].max())
         sizes: dict[str, tuple[int, torch.dtype]] = {
-            "wide": (max(hidden, attended), torch.float32),
+            "inputs": (max(hidden, attended), torch.float32),
             "sums": (groups, torch.float32),
             "inner": (max(inner, hidden), self._dtype),
             "delta": (hidden, self._dtype),
-            "mlp_wide": (width, torch.float32),
+            "mlp_inputs": (width, torch.float32),
             "mlp_sums": (groups, torch.float32),
             "mlp": (2 * width, self._dtype),
         }
