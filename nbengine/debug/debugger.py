@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from nbengine.debug.fork import fork_engine
 from nbengine.debug.history import History, block_history, request_history
 from nbengine.debug.lab_source import EngineSource
 from nbengine.debug.mover import Mover, Until
+from nbengine.debug.recording import Recording
 from nbengine.debug.results import Outputs, Plan, Result, shown
 from nbengine.debug.trace import Trace
 from nbengine.debug.window import Window
@@ -60,6 +62,7 @@ class Debugger:
         self._commands = Commands(self)
         self._source = EngineSource(self)
         self._num_added = 0
+        self._recordings: list[Recording] = []
         self._lab: Any = None
         self._lab_made_at = 0.0
         window.recorder.subscribe(self._source.push)
@@ -201,6 +204,16 @@ class Debugger:
     def trace(self) -> Trace:
         """All that is recorded, to save, convert or open later."""
         return Trace(self.recorder.records())
+
+    def record_to(self, path: str | os.PathLike[str], *, tensors: bool = False) -> Recording:
+        """Write the run to a .nbtrace file from now on, while it goes on: a process that is killed loses its last second.
+
+        Until `.close()` of what this returns, or `detach()`. tensors: each step's batch too, most of a file's size.
+        """
+        with self.mover.exclusively():
+            recording = Recording(self.recorder, path, tensors=tensors)
+        self._recordings.append(recording)
+        return recording
 
     def explain(self, request_id: str) -> str:
         """Why the request is where it is, in a sentence with the numbers."""
@@ -407,6 +420,8 @@ class Debugger:
 
         From then on this Debugger moves and changes nothing (PhaseError).
         """
+        for recording in self._recordings:
+            recording.close()
         self._window.close()
 
 

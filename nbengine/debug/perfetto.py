@@ -10,7 +10,18 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nbengine.observe.records import Aborted, Added, AnyRecord, Changed, Executed, Failed, Header, Scheduled, Updated
+from nbengine.observe.records import (
+    Aborted,
+    Added,
+    AnyRecord,
+    Changed,
+    Executed,
+    Failed,
+    Header,
+    Keyframe,
+    Scheduled,
+    Updated,
+)
 from nbengine.observe.view import EngineView
 from nbengine.scheduler.decision import Verdict
 
@@ -64,12 +75,25 @@ class _Writer:
                 yield from self._updated(record)
             case Aborted():
                 yield from self._leave(record.request_id, record.at, record.reason)
+            case Keyframe():
+                yield from self._keyframe(record)
             case Changed():
                 yield _instant(f"{record.what} {record.request_id or ''}".strip(), record.at, dict(record.values))
                 for request_id in record.values.get("preempted", ()):
                     yield from self._preempted(request_id, record.at)
             case Failed():
                 yield _instant(f"{record.phase} failed", record.at, {"error": record.error})
+
+    def _keyframe(self, record: Keyframe) -> Iterator[Event]:
+        """Who is alive there may have come unseen, and who is not may have left unseen."""
+        known = {state.request_id: state for state in record.requests}
+        for request_id in list(self._lane_of):
+            if request_id not in known or known[request_id].status == "finished":
+                reason = known[request_id].finish_reason if request_id in known else None
+                yield from self._leave(request_id, record.at, reason or "gone")
+        for request_id, state in known.items():
+            if state.status != "finished":
+                self._enter(request_id, record.at, None if state.status == "running" else state.status)
 
     def _scheduled(self, record: Scheduled) -> Iterator[Event]:
         start = self._step_at = record.at - record.schedule_s
@@ -117,13 +141,14 @@ class _Writer:
 
     # -------------------------------------------------------------------------------------------------------------- lanes
 
-    def _enter(self, request_id: str, at: float) -> None:
+    def _enter(self, request_id: str, at: float, held_by: str | None = "waiting") -> None:
         if request_id not in self._lane_of:
             if not self._free_lanes:
                 self._num_lanes += 1
                 heapq.heappush(self._free_lanes, self._num_lanes)
             self._lane_of[request_id] = heapq.heappop(self._free_lanes)
-            self._since[request_id] = ("waiting", at)
+            if held_by is not None:
+                self._since[request_id] = (held_by, at)
 
     def _end_wait(self, request_id: str, at: float) -> Iterator[Event]:
         waited = self._since.pop(request_id, None)

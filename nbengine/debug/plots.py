@@ -70,7 +70,8 @@ class Run:
             kind = "decode" if verdicts.get(request_id, "decode") == "decode" else "prefill"
             self.states.setdefault(request_id, []).append((record.step, kind))
         for request_id in self.view.waiting:
-            preempted = self.view.requests[request_id].status == "preempted"
+            request = self.view.requests.get(request_id)
+            preempted = request is not None and request.status == "preempted"
             self.states.setdefault(request_id, []).append((record.step, "preempted" if preempted else "waiting"))
 
 

@@ -94,7 +94,7 @@ def _latencies(records: Iterable[AnyRecord], first_step: int) -> tuple[list[floa
             for request_id, tokens in zip(record.request_ids, record.tokens) if isinstance(record, Updated) else ():
                 if tokens and counts and request_id in last:
                     gaps.setdefault(request_id, []).append((clock - last[request_id]) / len(tokens))
-                elif tokens and counts:
+                elif tokens and counts and request_id in added:  # a file of a newer nbengine has gaps
                     ttft.append(clock - added[request_id])
                 if tokens:
                     last[request_id] = clock

@@ -1,45 +1,35 @@
-"""Trace: a run as a stream of records, in memory or in a .nbtrace file. Needs neither torch nor an engine.
-
-The file: the magic b"nbtrace\\n", then blocks. A block is a little-endian header (what it holds, its size, the Adler-32 of
-it) and a zlib-compressed body: records back to back, each after its length as a uint32. The first block holds the header
-record alone. Blocks stand by themselves, so a file that is still being written, or was cut off, reads as far as it goes.
-"""
+"""Trace: a run as a stream of records, in memory or in a .nbtrace file. Needs neither torch nor an engine."""
 
 from __future__ import annotations
 
 import os
-import struct
 import warnings
-import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import msgspec
 
 from nbengine.debug.display import illustrated
+from nbengine.debug.trace_file import TraceWriter, read_file
 from nbengine.errors import TraceError
 from nbengine.observe.log import StepLog
-from nbengine.observe.records import SCHEMA_VERSION, AnyRecord, Header, Keyframe, Scheduled, Updated, decoder, encoder
+from nbengine.observe.records import AnyRecord, Changed, Executed, Header, Keyframe, Scheduled, Texts, Updated, encoder
 from nbengine.observe.view import EngineView
 
-MAGIC = b"nbtrace\n"
-_BLOCK = struct.Struct("<4sII")  # kind, bytes of the body, their Adler-32
-_HEADER, _RECORDS = b"HEAD", b"RECS"
-BATCH_BYTES = 256 << 10
+__all__ = ["Sparse", "Trace", "TraceWriter", "without_tensors", "without_undone"]
+
 KEYFRAME_SHARE = 16
-_LEVEL = 9
-_known = msgspec.msgpack.Decoder(dict[str, Any])
 
 
 class Trace:
-    """records[0] is the header. problem: what could not be read of the file that it came from, None if all could."""
+    """records[0] is the header; what a rewind took back is not among them. problem: what could not be read of the file that
+    it came from, None if all could."""
 
     def __init__(self, records: Iterable[AnyRecord], problem: str | None = None) -> None:
-        self.records = list(records)
+        self.records = without_undone(records)
         self.problem = problem
         if not self.records or not isinstance(self.records[0], Header):
             raise TraceError("A trace begins with a header record, and this one does not. Record it with llm.debug().")
@@ -66,7 +56,7 @@ class Trace:
         view = EngineView(self.header)
         for record in self.records[max(1, start) :]:
             reached = (view.step, view.phase) == (step, phase)
-            if reached and (phase != "schedule" or isinstance(record, Scheduled)):
+            if reached and (phase != "schedule" or isinstance(record, Scheduled | Executed | Updated)):
                 break  # before schedule: with the inputs that came before it
             view.apply(record)
         if (view.step, view.phase) != (step, phase):
@@ -84,16 +74,16 @@ class Trace:
     def save(self, path: str | os.PathLike[str], *, tensors: bool = False) -> Path:
         """Write a .nbtrace file. tensors: with each step's batch tensors, which are most of its size."""
         with TraceWriter(path, self.header) as writer:
-            for record in sparsely(self.records[1:]):
+            for record in filter(Sparse().keeps, self.records[1:]):
                 writer.write(record if tensors else without_tensors(record))
         return Path(path)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, strict: bool = False) -> Self:
-        """Read a .nbtrace file as far as it can be read. If that is not all of it (the file is cut off, or of a newer
-        nbengine), a warning says what is missing, and so does `problem`; strict raises TraceError instead.
+        """Read a .nbtrace file as far as it can be read. If it is cut off, damaged, or of a newer nbengine, a warning says
+        what is missing, and so does `problem`; strict raises TraceError instead.
 
-        Raises TraceError for a file that is none of ours.
+        Raises TraceError for a file of which nothing can be read: a foreign one, say.
         """
         records, problem = read_file(Path(path))
         if problem and strict:
@@ -150,64 +140,25 @@ class Trace:
     __repr__ = __str__
 
 
-class TraceWriter:
-    """Appends records to a new file, in batches that each reach the disk whole: a killed process loses at most the last."""
+class Sparse:
+    """Which records a file is to hold: all but most of the keyframes. Those that repeat what is known anyway are kept only
+    where at least KEYFRAME_SHARE times their size has come since the last one, so that they never make up much of a file."""
 
-    def __init__(self, path: str | os.PathLike[str], header: Header, batch_bytes: int = BATCH_BYTES) -> None:
-        self._file: BinaryIO = Path(path).open("wb")  # noqa: SIM115 - it is closed by close()
-        self._batch: list[bytes] = []
-        self._size = 0
-        self._batch_bytes = batch_bytes
-        self._file.write(MAGIC)
-        self._block(_HEADER, [encoder.encode(header)])
+    def __init__(self) -> None:
+        self._since = 0
+        self._before: AnyRecord | None = None
 
-    def write(self, record: AnyRecord) -> None:
-        self.write_encoded(encoder.encode(record))
-
-    def write_encoded(self, data: bytes) -> None:
-        self._batch.append(data)
-        self._size += len(data)
-        if self._size >= self._batch_bytes:
-            self.flush()
-
-    def flush(self) -> None:
-        """Put what has been written on the disk now."""
-        if self._batch:
-            self._block(_RECORDS, self._batch)
-        self._batch, self._size = [], 0
-
-    def _block(self, kind: bytes, records: list[bytes]) -> None:
-        body = zlib.compress(join_records(records), _LEVEL)
-        self._file.write(_BLOCK.pack(kind, len(body), zlib.adler32(body)) + body)
-        self._file.flush()
-
-    def close(self) -> None:
-        if not self._file.closed:
-            self.flush()
-            self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
-        self.close()
-
-
-def sparsely(records: Iterable[AnyRecord]) -> Iterator[AnyRecord]:
-    """The records without most of their keyframes: those that repeat what is known anyway are kept only where at least
-    KEYFRAME_SHARE times their size has come since the last one, so that they never make up much of a file."""
-    since = 0
-    before: AnyRecord | None = None
-    for record in records:
-        size = len(encoder.encode(record))
-        if isinstance(record, Keyframe):
-            if isinstance(before, Updated) and since < KEYFRAME_SHARE * size:
-                continue
-            since = 0
+    def keeps(self, record: AnyRecord, size: int | None = None) -> bool:
+        """Whether to write this one, the next of the stream. size: of it encoded, if that is known."""
+        size = len(encoder.encode(record)) if size is None else size
+        if not isinstance(record, Keyframe):
+            self._since += size
+        elif isinstance(self._before, Updated) and self._since < KEYFRAME_SHARE * size:
+            return False
         else:
-            since += size
-        before = record
-        yield record
+            self._since = 0
+        self._before = record
+        return True
 
 
 def without_tensors(record: AnyRecord) -> AnyRecord:
@@ -216,78 +167,25 @@ def without_tensors(record: AnyRecord) -> AnyRecord:
     return msgspec.structs.replace(record, batch=None)
 
 
-def join_records(records: Iterable[bytes]) -> bytes:
-    """Records back to back, each after its length as a little-endian uint32: the form that the Lab reads too."""
-    return b"".join(part for data in records for part in (len(data).to_bytes(4, "little"), data))
+def without_undone(records: Iterable[AnyRecord]) -> list[AnyRecord]:
+    """The records without the steps that a rewind took back, as a run's own log keeps them. A file that was written while
+    the run went on holds those too."""
+    kept: list[AnyRecord] = []
+    for record in records:
+        if isinstance(record, Changed) and record.what == "rewind":
+            place = _place_before(kept, record.step)
+            kept[place:] = [undone for undone in kept[place:] if isinstance(undone, Texts)]
+        kept.append(record)
+    return kept
 
 
-def split_records(buffer: bytes) -> Iterator[bytes]:
-    """The records of such a buffer; one that is cut off at its end is left out."""
-    place = 4
-    while (end := place + int.from_bytes(buffer[place - 4 : place], "little")) <= len(buffer):
-        yield buffer[place:end]
-        place = end + 4
-
-
-def read_file(path: Path) -> tuple[list[AnyRecord], str | None]:
-    """The records of a file, and what could not be read of it (None: nothing). Raises TraceError if there is no header."""
-    with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise TraceError(
-                f"{path} is no nbengine trace: it does not begin with {MAGIC!r}. Make one with dbg.trace.save(…)."
-            )
-        records: list[AnyRecord] = []
-        newer: int | None = None
-        unknown = 0
-        problem: str | None = None
-        for kind, body in _blocks(file):
-            if kind is None:
-                problem = f"the file is cut off or damaged {body.decode()}; what stands before was read"
-                break
-            for data in split_records(body):
-                newer = newer or (_newer(data) if kind == _HEADER else None)
-                record = _decode(data, lenient=newer is not None)
-                if record is not None:
-                    records.append(record)
-                unknown += record is None
-    if not records:
-        raise TraceError(f"{path} ends before its header: nothing can be read of it.")
-    if newer is not None:
-        skipped = f"{unknown} of its records could not be understood and were left out"
-        problem = f"the file has schema version {newer}, newer than {SCHEMA_VERSION}, which this nbengine reads: {skipped}"
-    return records, problem
-
-
-def _blocks(file: BinaryIO) -> Iterator[tuple[bytes | None, bytes]]:
-    """(kind, body) of each block; at the first that is not whole what there is of it, then (None, where) and the end."""
-    while head := file.read(_BLOCK.size):
-        at = f"at byte {file.tell() - len(head)}".encode()
-        if len(head) < _BLOCK.size:
-            yield None, at
-            return
-        kind, size, check = _BLOCK.unpack(head)
-        body = file.read(size) if kind.isalpha() else b""
-        if len(body) < size or zlib.adler32(body) != check:
-            if kind.isalpha() and len(body) < size:  # cut off, not damaged
-                yield kind, zlib.decompressobj().decompress(body)
-            yield None, at
-            return
-        yield kind, zlib.decompress(body)
-
-
-def _newer(data: bytes) -> int | None:
-    version = _known.decode(data).get("version")
-    return version if isinstance(version, int) and version > SCHEMA_VERSION else None
-
-
-def _decode(data: bytes, *, lenient: bool) -> AnyRecord | None:
-    """The record; None for a kind that a later nbengine added or, if lenient, for one that it changed."""
-    try:
-        return decoder.decode(data)
-    except msgspec.ValidationError:
-        if not lenient and _known.decode(data).get("t") in _KINDS:
-            raise
-        return None
-
-
-_KINDS = frozenset(kind.__struct_config__.tag for kind in AnyRecord.__args__)
+def _place_before(records: list[AnyRecord], step: int) -> int:
+    """Where `step` begins: after the inputs that came before it."""
+    place = len(records)
+    for number in range(len(records) - 1, 0, -1):
+        at = getattr(records[number], "step", None)  # texts have none
+        if at is not None and at < step:
+            break
+        if at is not None and (at > step or isinstance(records[number], Scheduled)):
+            place = number
+    return place

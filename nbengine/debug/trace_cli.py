@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from nbengine.debug.trace import Trace
+from nbengine.debug.trace_file import read_file
 from nbengine.errors import NBEngineError
 
 _SUFFIX = {"convert": ".nbtrace", "html": ".html", "perfetto": ".json"}
@@ -28,10 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; returns the exit status. One line on stderr says what went wrong."""
     try:
-        trace = Trace.open(args.file)
+        trace = Trace(*read_file(args.file))
         if args.action == "info":
             sys.stdout.write(f"{trace}\n")
             return 0
+        if trace.problem:
+            sys.stderr.write(f"nbengine trace: {args.file}: {trace.problem}\n")
         target = args.output or _beside(args.file, args.action)
         if args.action == "convert":
             trace.save(target, tensors=args.tensors)

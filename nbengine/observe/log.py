@@ -65,6 +65,12 @@ class RecordLog:
         self.segments.append(Segment(step, keyframe))
         self.num_bytes += len(keyframe or b"")
 
+    def restart(self, step: int, keyframe: bytes) -> None:
+        """Forget all records, and begin at this keyframe."""
+        self.segments.clear()
+        self.num_records = self.num_bytes = 0
+        self.begin(step, keyframe)
+
     def append(self, kind: str, step: int, data: bytes) -> None:
         segment = self.segments[-1]
         segment.entries.append(Entry(kind, step, data))
@@ -176,7 +182,7 @@ def _short(value: object) -> str:
 
 
 def group_steps(records: Iterator[AnyRecord]) -> list[StepRecord]:
-    """Records as steps: each with the inputs that came before or during it."""
+    """Records as steps: each with the inputs that came before or during it. One that was only gone back to is none."""
     steps: dict[int, StepRecord] = {}
     policy = ""
     for record in records:
@@ -200,7 +206,12 @@ def group_steps(records: Iterator[AnyRecord]) -> list[StepRecord]:
                 step.updated = record
             case Failed():
                 step.failed = record
-    return list(steps.values())
+    return [step for step in steps.values() if _has_begun(step)]
+
+
+def _has_begun(step: StepRecord) -> bool:
+    phases = step.scheduled or step.executed or step.updated or step.failed
+    return phases is not None or not all(isinstance(i, Changed) and i.what == "rewind" for i in step.inputs)
 
 
 def decoded(stream: Iterator[bytes]) -> Iterator[AnyRecord]:

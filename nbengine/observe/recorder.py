@@ -288,27 +288,26 @@ class Recorder:
     # -------------------------------------------------------------------------------------------------------- going back
 
     def rewound(self, step: int) -> None:
-        """The engine was put back to the moment before it scheduled `step`: forget what came after, and say so."""
-        came_from = self.view.step
+        """The engine was put back to the moment before it scheduled `step`: forget what came after, and say so.
+
+        The log says it where the run goes on, and needs no keyframe there. Listeners, who know what came after, get one.
+        """
         self._take_ops()
         self._take_decisions()
-        kept = self.log.truncate(step)
-        values = {"from_step": came_from, "to_step": step}
-        told = Changed(step=came_from, at=self.now(), what="rewind", values=values)
-        self.view.apply(told)
-        self._tell(told, encoder.encode(told))
-        view = (
-            self.view_at(step)
-            if kept
-            else EngineView.from_keyframe(self.view.header, reading.keyframe_of(self.core, self.now(), self.view))
-        )
+        told = Changed(step=step, at=self.now(), what="rewind", values={"from_step": self.view.step, "to_step": step})
+        if self.log.truncate(step):
+            view = self.view_at(step)
+        else:
+            frame = reading.keyframe_of(self.core, self.now(), self.view)
+            view = EngineView.from_keyframe(self.view.header, frame)
+            self.log.restart(step, encoder.encode(frame))
         view.painter, view.texts = self.view.painter, self.view.texts
         view.options = reading.changed_options(self.core, view.header)
-        if not kept:
-            self.log.segments.clear()
-            self.log.num_records = self.log.num_bytes = 0
-            self.log.begin(step, encoder.encode(view.keyframe()))
+        view.apply(told)
         self.view = view
+        data = encoder.encode(told)
+        self.log.append("changed", step, data)
+        self._tell(told, data)
         self._running, self._waiting = list(view.running), list(view.waiting)
         frame = view.keyframe()
         self._tell(frame, encoder.encode(frame))

@@ -93,7 +93,7 @@ class Changed(Record, tag="changed", kw_only=True):
     "reset_prefix_cache"  done; preempted: [request ids], if running ones were preempted for it
     "edit_token"          token_id, before: the request's sampled token of the step under way was replaced
     "pause"               reason
-    "rewind"              from_step, to_step; a Keyframe follows: later steps are undone
+    "rewind"              from_step, to_step: later steps are undone, and left out of a trace (a listener gets a Keyframe)
     "reset"               dropped: [request ids]; a Keyframe follows
     "error"               error
     """

@@ -37,6 +37,9 @@ from nbengine.scheduler.decision import Decision, Verdict
 class EngineView:
     """The engine at one moment: queues, requests, blocks, clock.
 
+    A stream may have gaps: records that a newer nbengine changed are left out of a file. What is said of requests, blocks
+    and places that no record has told of is passed over then, here as in the browser.
+
     running, waiting: request ids, next first. step: the step under way, or the next one. phase: the next phase to run.
     decisions, sampled, batch: of the step under way or last done. owners[b], hashes[b]: of KV block b.
     """
@@ -168,8 +171,7 @@ class EngineView:
             case Changed():
                 self._apply_changed(record)
             case Failed():
-                self._recent.append(record)
-                self.failed, self.phase, self.at = record, record.phase, record.at
+                self._apply_failed(record)
             case Texts():
                 self.texts.update(zip(record.token_ids, record.texts))
             case Keyframe():
@@ -180,10 +182,26 @@ class EngineView:
         self.last_record = record
 
     def _input(self, record: Added | Aborted | Changed) -> None:
-        if self.phase == "schedule" and self._recent and isinstance(self._recent[-1], Updated):
-            self._recent = []
+        if self.phase == "schedule":
+            self._put_last_step_away()
         self._recent.append(record)
         self.at = record.at
+
+    def _put_last_step_away(self) -> None:
+        if any(isinstance(recent, Updated) for recent in self._recent):
+            self._recent = []
+
+    def _apply_failed(self, record: Failed) -> None:
+        if record.phase == "schedule":
+            self._put_last_step_away()
+            self._nothing_given()
+        self._recent.append(record)
+        self.failed, self.phase, self.at = record, record.phase, record.at
+
+    def _nothing_given(self) -> None:
+        for request_id in self.batch:
+            if request_id in self.requests:
+                self.requests[request_id].scheduled = 0
 
     def _apply_added(self, record: Added) -> None:
         self._input(record)
@@ -215,35 +233,32 @@ class EngineView:
             self._preempt(request_id)
         request = self.requests.get(record.request_id or "")
         if record.what == "priority" and request is not None:
-            request.priority = record.values["priority"]
+            request.priority = record.values.get("priority", request.priority)
         elif record.what == "option":
             self.options.update(record.values)
-        elif record.what == "edit_token" and record.request_id in self.batch and self.executed is not None:
-            sampled = list(self.executed.sampled)
-            sampled[list(self.batch).index(record.request_id)] = [record.values["token_id"]]
+        elif record.what == "edit_token" and self.executed is not None and "token_id" in record.values:
+            edited = {record.request_id: [record.values["token_id"]]}
+            sampled = [edited.get(name, tokens) for name, tokens in zip(self.batch, self.executed.sampled)]
             self.executed = msgspec.structs.replace(self.executed, sampled=sampled)
         self._queues(record.running, record.waiting)
 
     def _apply_scheduled(self, record: Scheduled) -> None:
-        if self.scheduled is not None:
-            for request_id in self.scheduled.request_ids:
-                if request_id in self.requests:
-                    self.requests[request_id].scheduled = 0
-            if any(isinstance(recent, Updated) for recent in self._recent):
-                self._recent = []
+        self._put_last_step_away()
+        self._nothing_given()
         self._recent.append(record)
         self.busy_s += record.schedule_s
         self._ops(record.block_ops)
         for request_id in record.preempted:
             self._preempt(request_id)
         for request_id, tokens, computed in zip(record.request_ids, record.tokens, record.computed):
-            request = self.requests[request_id]
-            request.status = "running"
-            request.scheduled = tokens
-            request.num_computed_tokens = computed + tokens
+            if (request := self.requests.get(request_id)) is not None:
+                request.status = "running"
+                request.scheduled = tokens
+                request.num_computed_tokens = computed + tokens
         for decision in record.decisions:
-            if decision.verdict in (Verdict.ADMITTED, Verdict.RESUMED):
-                self.requests[decision.request_id].num_cached_tokens = decision.numbers["hit"]
+            request = self.requests.get(decision.request_id)
+            if request is not None and decision.verdict in (Verdict.ADMITTED, Verdict.RESUMED):
+                request.num_cached_tokens = decision.numbers.get("hit", 0)
         self._queues(record.running, record.waiting)
         self.scheduled, self.executed, self.updated, self.failed = record, None, None, None
         self.step, self.phase, self.at = record.step, "execute", record.at
@@ -253,8 +268,7 @@ class EngineView:
         self.busy_s += record.update_s
         self._ops(record.block_ops)
         for request_id, tokens in zip(record.request_ids, record.tokens):
-            request = self.requests[request_id]
-            if tokens:
+            if tokens and (request := self.requests.get(request_id)) is not None:
                 if len(request.token_ids) == request.num_prompt_tokens:
                     request.first_token_at = self.busy_s
                 request.token_ids.extend(tokens)
@@ -266,22 +280,22 @@ class EngineView:
         self.step, self.phase, self.at = record.step + 1, "schedule", record.at
 
     def _preempt(self, request_id: str) -> None:
-        request = self.requests[request_id]
-        request.status = "preempted"
-        request.num_computed_tokens = 0
-        request.num_preemptions += 1
-        request.scheduled = 0
+        if (request := self.requests.get(request_id)) is not None:
+            request.status = "preempted"
+            request.num_computed_tokens = 0
+            request.num_preemptions += 1
+            request.scheduled = 0
 
     def _end(self, request_id: str, reason: str, stop_reason: int | str | None) -> None:
-        request = self.requests[request_id]
-        request.status, request.finish_reason, request.stop_reason = "finished", reason, stop_reason
+        if (request := self.requests.get(request_id)) is not None:
+            request.status, request.finish_reason, request.stop_reason = "finished", reason, stop_reason
         if request_id in self.waiting:
             self.waiting.remove(request_id)
         elif request_id in self.running:
             self.running.remove(request_id)
         self.finished.append(request_id)
         while len(self.finished) > FINISHED_KEPT:
-            del self.requests[self.finished.pop(0)]
+            self.requests.pop(self.finished.pop(0), None)
 
     def _queues(self, running: list[str] | None, waiting: list[str] | None) -> None:
         if running is not None:
@@ -294,6 +308,8 @@ class EngineView:
         owners, hashes, free = self.owners, self.hashes, self._free
         for op in ops:
             block, request = op.block_id, self.requests.get(op.request_id or "")
+            if not 0 <= block < len(owners):
+                continue
             match op.op:
                 case Op.ALLOCATE | Op.HIT:
                     free.pop(block, None)
@@ -307,9 +323,9 @@ class EngineView:
                 case Op.CACHE:
                     hashes[block] = op.hash
                 case Op.DEREF | Op.FREE_FRONT | Op.FREE_BACK:
-                    owners[block].remove(op.request_id or "")
+                    _discard(owners[block], op.request_id or "")
                     if request is not None:
-                        request.block_ids.remove(block)
+                        _discard(request.block_ids, block)
                     if op.op is not Op.DEREF:
                         free[block] = None
                         free.move_to_end(block, last=op.op is Op.FREE_BACK)
@@ -392,8 +408,12 @@ class EngineView:
     def headline(self) -> str:
         """The moment in one sentence."""
         cached = sum(self.hashes[block] is not None for block in self._free)
+        failed = self.failed
+        told = f"next: {self.phase}"
+        if failed is not None and (failed.step, failed.phase) == (self.step, self.phase):
+            told = f"{self.phase} failed ({failed.error.partition(chr(10))[0]})"
         return (
-            f"step {self.step}, next: {self.phase} · {len(self.running)} running, {len(self.waiting)} waiting, "
+            f"step {self.step}, {told} · {len(self.running)} running, {len(self.waiting)} waiting, "
             f"{len(self.finished)} finished · {self.free_blocks} of {counted(len(self.owners) - 1, 'block')} free"
             + (f" ({cached} still cached)" if cached else "")
         )
@@ -411,3 +431,8 @@ class EngineView:
         table = html_table(self.headline(), REQUEST_COLUMNS, self._rows())
         bundle: dict[str, Any] = {"text/plain": str(self), "text/html": table}
         return bundle if self.painter is None else bundle | self.painter(self)
+
+
+def _discard(things: list[Any], thing: object) -> None:
+    if thing in things:
+        things.remove(thing)

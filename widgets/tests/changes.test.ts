@@ -17,11 +17,13 @@ const updated = (step: number, ids: string[], prefix = [0, 0, 0]) => ({
   t: "updated", step, at: step, update_s: 0.1, request_ids: ids, tokens: ids.map(() => [7]), prefix,
 });
 const changed = (what: string, values: object, request_id: string | null = null) => ({ t: "changed", step: 0, at: 0, what, values, request_id });
-const keyframe = (step: number, running: string[]) => ({
-  t: "keyframe", step, at: step, phase: "schedule", running, waiting: [], finished: [], hashes: Array(9).fill(null), owners: Array(9).fill([]),
+const failed = (step: number, phase: string) => ({ t: "failed", step, at: step, phase, error: "IndexError: 7" });
+const keyframe = (step: number, running: string[], waiting: string[] = []) => ({
+  t: "keyframe", step, at: step, phase: "schedule", running, waiting, finished: [], hashes: Array(9).fill(null), owners: Array(9).fill([]),
   free_queue: [1, 2, 3, 4, 5, 6, 7, 8],
-  requests: running.map((request_id) => ({
-    request_id, status: "running", token_ids: [1, 2, 3, 4, 7], num_prompt_tokens: 4, num_computed_tokens: 4, max_tokens: 9, block_ids: [],
+  requests: [...running, ...waiting].map((request_id) => ({
+    request_id, status: running.includes(request_id) ? "running" : "waiting",
+    token_ids: [1, 2, 3, 4, 7], num_prompt_tokens: 4, num_computed_tokens: 4, max_tokens: 9, block_ids: [],
   })),
 });
 
@@ -78,6 +80,57 @@ describe("a gap", () => {
     const fold = folded(...first);
     fold.push(pack({ ...header, created: "later" }));
     expect([fold.length, fold.history.length]).toEqual([0, 0]);
+  });
+});
+
+describe("requests that were there before the first record", () => {
+  const lane = (fold: Fold, id: string) => fold.history.lanes.get(fold.tables.ids.find(id));
+
+  it.each([0, 7])("have a lane from the keyframe at step %i on", (step) => {
+    const fold = folded(keyframe(step, ["a"], ["b"]), { ...scheduled(step, ["a"]), waiting: ["b"] }, updated(step, ["a"]));
+    expect(lane(fold, "b")).toMatchObject({ steps: [step], kinds: [LaneKind.waiting] });
+    fold.push(pack(scheduled(step + 1, ["a", "b"])));
+    expect(lane(fold, "b")!.kinds[0]).toBe(LaneKind.waiting);
+  });
+
+  it("and a keyframe on the way changes no lane", () => {
+    const fold = folded(added("a", [1, 2, 3, 4]), scheduled(0, ["a"]), executed(0, [[7]]), updated(0, ["a"]));
+    const before = structuredClone(lane(fold, "a"));
+    fold.push(pack(keyframe(1, ["a"])));
+    expect(lane(fold, "a")).toEqual(before);
+  });
+});
+
+describe("a step that failed", () => {
+  const first = [added("a", [1, 2, 3, 4]), scheduled(0, ["a"]), executed(0, [[7]]), updated(0, ["a"])];
+
+  it("is the one that is shown, even if it could not be scheduled", () => {
+    const fold = folded(...first, failed(1, "schedule"));
+    expect([fold.live.shownStep, fold.live.error]).toEqual([1, "IndexError: 7"]);
+    expect([fold.step(1).failed?.phase, fold.step(1).scheduled]).toEqual(["schedule", undefined]);
+    expect([fold.live.batch, fold.live.request(0)!.scheduled]).toEqual([[], 0]);
+    expect([fold.history.end, fold.history.value("running", 1), fold.history.value("budget", 1)]).toEqual([2, 1, 32]);
+    expect(fold.placeAfter(1)).toBe(fold.length);
+    expect(fold.seek(fold.placeAfter(0)).shownStep).toBe(0);
+  });
+
+  it("is over when its phase succeeds", () => {
+    const fold = folded(...first, failed(1, "schedule"), scheduled(1, ["a"]), failed(1, "execute"));
+    expect([fold.live.shownStep, fold.live.error]).toEqual([1, "IndexError: 7"]);
+    fold.push(pack(executed(1, [[8]])));
+    expect(fold.live.error).toBeNull();
+    fold.push(pack(updated(1, ["a"])));
+    expect([fold.live.shownStep, fold.live.step, fold.history.holes]).toEqual([1, 2, []]);
+  });
+});
+
+describe("a rewind", () => {
+  it("is a change where the run goes on, in a log that forgot what came after", () => {
+    const rewind = { ...changed("rewind", { from_step: 3, to_step: 1 }), step: 1 };
+    const first = [added("a", [1, 2, 3, 4]), scheduled(0, ["a"]), executed(0, [[7]]), updated(0, ["a"])];
+    const fold = folded(...first, rewind, { ...changed("option", { max_num_seqs: 2 }), step: 1 }, scheduled(1, ["a"]));
+    expect([fold.live.step, fold.live.phase, fold.history.end, fold.placeAfter(0)]).toEqual([1, "execute", 2, 4]);
+    expect(fold.seek(fold.placeAfter(0)).step).toBe(1);
   });
 });
 

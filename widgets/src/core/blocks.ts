@@ -90,10 +90,12 @@ export class Blocks {
   }
 
   pushBack(block: number): void {
+    this.takeFree(block); // in a stream with gaps it may be free already
     this.link(block, this.previous[this.count], this.count);
   }
 
   pushFront(block: number): void {
+    this.takeFree(block);
     this.link(block, this.count, this.next[this.count]);
   }
 
@@ -115,10 +117,11 @@ export class Blocks {
   }
 
   removeOwner(block: number, request: number): void {
-    if (this.refs[block] > 0) this.refs[block]--;
     const rest = this.owners(block);
     const at = rest.indexOf(request);
-    if (at >= 0) rest.splice(at, 1);
+    if (at < 0) return;
+    this.refs[block]--;
+    rest.splice(at, 1);
     this.setOwners(block, rest);
   }
 
@@ -130,7 +133,6 @@ export class Blocks {
   }
 
   private link(block: number, before: number, after: number): void {
-    if (this.next[block] !== -1) this.takeFree(block);
     this.previous[block] = before;
     this.next[block] = after;
     this.next[before] = block;

@@ -149,7 +149,7 @@ export class Fold {
     this.append(bytes, { kind: "jump", step: frame.step, at: frame.at, target });
     this.snapshots.push({ place: this.length, state: target });
     this.work = 0;
-    if (gap || back) this.laneKinds(frame);
+    this.laneKinds(frame, gap || back);
     if (gap) this.endLanes(frame);
   }
 
@@ -164,11 +164,14 @@ export class Fold {
     this.scrub = null;
   }
 
-  private laneKinds(frame: Keyframe): void {
+  /** What the requests are doing: all of them after a `jump`, else those of whom no record has told before. */
+  private laneKinds(frame: Keyframe, jump: boolean): void {
     for (const { request_id, status, num_computed_tokens, num_prompt_tokens } of frame.requests) {
+      const index = this.tables.ids.index(request_id);
+      if (status === "finished" || (!jump && this.history.lanes.has(index))) continue;
       const decoding = num_computed_tokens >= num_prompt_tokens;
-      const kinds: Record<string, LaneKind> = { waiting: 0, preempted: 3, finished: 4, running: decoding ? 2 : 1 };
-      if (status !== "finished") this.history.lane(this.tables.ids.index(request_id), frame.step, kinds[status] ?? 0);
+      const kinds: Record<string, LaneKind> = { waiting: 0, preempted: 3, running: decoding ? 2 : 1 };
+      this.history.lane(index, frame.step, kinds[status] ?? 0);
     }
   }
 
@@ -226,7 +229,8 @@ export class Fold {
       this.maybeSnapshot();
     } else if (record.t === "failed") {
       at(record.step).failed = place;
-      history.failures.set(record.step, record.error);
+      history.failed(record, limitsOf(this.header, live).budget);
+      history.counts(record.step, live);
     } else this.noteInput(record, delta);
   }
 

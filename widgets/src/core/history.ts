@@ -1,6 +1,6 @@
 // What the timeline shows: a column a quantity with one number a step, and a lane a request with its changes of kind.
 
-import type { Executed, Scheduled, Updated } from "./records";
+import type { Executed, Failed, Scheduled, Updated } from "./records";
 import type { State } from "./state";
 
 export const SERIES = ["schedule", "prepare", "forward", "sample", "update"] as const;
@@ -38,13 +38,18 @@ export class History {
     this.columns[column][step - this.base] = value;
   }
 
-  scheduled(record: Scheduled, prefill: number, decode: number, budget: number): void {
-    if (this.length === 0) this.base = record.step;
-    if (this.end < record.step) this.holes.push([this.end, record.step]);
-    while (this.end <= record.step) {
+  /** Rows up to and with `step`. */
+  private reach(step: number): void {
+    if (this.length === 0) this.base = step;
+    if (this.end < step) this.holes.push([this.end, step]);
+    while (this.end <= step) {
       const before = this.end - 1;
       for (const name of COLUMNS) this.columns[name].push(TOTALS.has(name) ? this.value(name, before) : name === "violations" ? -1 : 0);
     }
+  }
+
+  scheduled(record: Scheduled, prefill: number, decode: number, budget: number): void {
+    this.reach(record.step);
     this.set("budget", record.step, budget);
     this.set("schedule", record.step, record.schedule_s);
     this.set("prefill", record.step, prefill);
@@ -67,6 +72,13 @@ export class History {
     this.set("queries", record.step, this.value("queries", record.step) + queries);
     this.set("hits", record.step, this.value("hits", record.step) + hits);
     if (record.violations) this.set("violations", record.step, record.violations.length);
+  }
+
+  failed(record: Failed, budget: number): void {
+    this.reach(record.step);
+    this.set("budget", record.step, budget);
+    this.failures.set(record.step, record.error);
+    this.set("at", record.step, record.at);
   }
 
   /** Numbers that only the folded state knows. */

@@ -1,6 +1,6 @@
 // The engine's reasons in words: one decision, a waiting request's line, and a whole step.
 
-import type { Decision, Scheduled, Updated } from "./records";
+import type { Decision, Failed, Scheduled, Updated } from "./records";
 import { counted, ranges } from "./words";
 
 export interface Said {
@@ -81,7 +81,8 @@ function chunk(n: Record<string, number>): string {
 }
 
 /** One sentence for a step, as a screen reader speaks it. */
-export function sayStep(step: number, scheduled: Scheduled | undefined, updated: Updated | undefined): string {
+export function sayStep(step: number, scheduled: Scheduled | undefined, updated: Updated | undefined, failed?: Failed): string {
+  if (!scheduled && failed) return `Step ${step}: ${failed.phase} failed.`;
   if (!scheduled) return `Step ${step}: nothing scheduled yet.`;
   const decisions = scheduled.decisions ?? [];
   const count = (verdict: string): number => decisions.filter((decision) => decision[1] === verdict).length;

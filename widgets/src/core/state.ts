@@ -58,9 +58,9 @@ export class State {
 
   constructor(public blocks: Blocks) {}
 
-  /** The step under way, or the last one done; -1 before the first. */
+  /** The step under way, or the last one done; -1 before the first. One that could not even be scheduled is under way too. */
   get shownStep(): number {
-    return this.phase === "schedule" ? this.step - 1 : this.step;
+    return this.phase === "schedule" && this.error === null ? this.step - 1 : this.step;
   }
 
   /** Requests are shared until one side changes them; both sides get a new epoch. */
@@ -99,7 +99,7 @@ export class State {
       this.copyFrom(delta.target);
       return;
     }
-    if (delta.kind === "scheduled") for (const index of this.batch) this.change(index, (request) => (request.scheduled = 0));
+    if (delta.kind === "scheduled" || (delta.kind === "failed" && delta.phase === "schedule")) this.endBatch();
     if (delta.kind === "added") this.add(delta);
     this.replayOps(delta.ops, delta.step);
     this.at = delta.at;
@@ -119,6 +119,7 @@ export class State {
         break;
       case "executed":
         this.phase = "update";
+        this.error = null;
         break;
       case "updated":
         this.update(delta);
@@ -129,6 +130,11 @@ export class State {
     }
     if (delta.running) this.running = delta.running;
     if (delta.waiting) this.waiting = delta.waiting;
+  }
+
+  private endBatch(): void {
+    for (const index of this.batch) this.change(index, (request) => (request.scheduled = 0));
+    this.batch = [];
   }
 
   private own(index: number): Request | undefined {
@@ -180,6 +186,7 @@ export class State {
     for (const [index, reason] of delta.finished) this.end(index, reason);
     this.step = delta.step + 1;
     this.phase = "schedule";
+    this.error = null;
   }
 
   private preempt(index: number): void {
@@ -212,6 +219,7 @@ export class State {
       const code = ops[i];
       const block = ops[i + 1];
       const who = ops[i + 2];
+      if (block < 0 || block >= blocks.count) continue;
       blocks.touched[block] = step;
       if (code === OpCode.allocate || code === OpCode.hit) {
         blocks.takeFree(block);

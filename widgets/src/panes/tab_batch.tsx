@@ -11,6 +11,7 @@ const MOST_TOKENS = 160;
 export function BatchTab({ moment }: { moment: Moment }): JSX.Element {
   const { records } = moment;
   const { scheduled, executed } = records;
+  if (!scheduled && records.failed) return <p class="nbe-none">Step {records.step} failed before it had a batch.</p>;
   if (!scheduled) return <p class="nbe-none">No step has run yet.</p>;
   if (!executed) return <p class="nbe-none">Step {records.step} has not been executed yet: its tensors do not exist.</p>;
   if (!executed.batch) return <p class="nbe-none">The tensors of step {records.step} were not kept.</p>;

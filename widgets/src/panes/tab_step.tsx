@@ -14,6 +14,7 @@ const MOST_NAMES = 16;
 export function StepTab({ moment }: { moment: Moment }): JSX.Element {
   const { records } = moment;
   const { scheduled } = records;
+  if (!scheduled && records.failed) return <p class="nbe-say nbe-broken">Step {records.step} failed in {records.failed.phase}: {records.failed.error}</p>;
   if (!scheduled) return <p class="nbe-none">No step has run yet.</p>;
   return (
     <>

@@ -1,7 +1,7 @@
 // Why: every decision of the step in words with its numbers; a preemption as the story that it is.
 
 import type { JSX } from "preact";
-import type { Decision, Scheduled } from "../core/records";
+import type { Decision, Failed, Scheduled } from "../core/records";
 import { limitsOf } from "../core/limits";
 import { gotTokens, listed, sayDecision } from "../core/sentences";
 import { preemptions, takenBy, tellPreemption } from "../core/story";
@@ -16,6 +16,7 @@ const SCREENFUL = 14;
 export function WhyTab({ moment }: { moment: Moment }): JSX.Element {
   const { store, state, records } = moment;
   const { scheduled } = records;
+  if (!scheduled && records.failed) return <Unplanned failed={records.failed} />;
   if (!scheduled) return <p class="nbe-none">No step has run yet: there is nothing to explain.</p>;
   const stories = preemptions(scheduled);
   const mine = store.fold.id(store.selected);
@@ -37,6 +38,18 @@ export function WhyTab({ moment }: { moment: Moment }): JSX.Element {
           <TextLegend />
         </>
       )}
+    </>
+  );
+}
+
+function Unplanned({ failed }: { failed: Failed }): JSX.Element {
+  return (
+    <>
+      <p class="nbe-title">Step {failed.step}: failed</p>
+      <div class="nbe-story">
+        <div><Marked text={`It failed in **${failed.phase}**: ${failed.error}.`} /></div>
+        <div>Nothing was decided: half a plan is taken back.</div>
+      </div>
     </>
   );
 }

@@ -71,7 +71,7 @@ export function Timeline({ moment }: { moment: Moment }): JSX.Element {
         aria-valuemin={history.base}
         aria-valuemax={Math.max(0, end)}
         aria-valuenow={Math.max(0, state.shownStep)}
-        aria-valuetext={sayStep(state.shownStep, moment.records.scheduled, moment.records.updated)}
+        aria-valuetext={sayStep(state.shownStep, moment.records.scheduled, moment.records.updated, moment.records.failed)}
         {...pointerHandlers(moment, scale, lanes, setPointed)}
       >
         <canvas ref={bars} aria-hidden="true" />

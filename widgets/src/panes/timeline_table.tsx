@@ -53,8 +53,8 @@ export function TimelineTable({ moment }: { moment: Moment }): JSX.Element {
 }
 
 function happened({ store: { fold } }: Moment, step: number): string {
-  const { scheduled, updated } = fold.step(step);
-  return sayStep(step, scheduled, updated).replace(/^Step \d+: /, "");
+  const { scheduled, updated, failed } = fold.step(step);
+  return sayStep(step, scheduled, updated, failed).replace(/^Step \d+: /, "");
 }
 
 function share(hits: number, queries: number): string {
