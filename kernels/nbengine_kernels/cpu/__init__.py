@@ -21,6 +21,7 @@ if importlib.util.find_spec("numba") is None:
         apply_grammar_bitmask,
         fuse_decoder,
         gelu_and_mul,
+        likeliest,
         paged_attention,
         rms_norm,
         rotary_embedding,
@@ -39,7 +40,7 @@ else:
         from nbengine_kernels.cpu.linear import PackedLinear  # type: ignore[assignment]
         from nbengine_kernels.cpu.norm import rms_norm  # type: ignore[no-redef]
         from nbengine_kernels.cpu.rotary import rotary_embedding, rotary_write_kv, write_kv
-        from nbengine_kernels.cpu.sampling import apply_grammar_bitmask, sample_filter, top_k_top_p_min_p
+        from nbengine_kernels.cpu.sampling import apply_grammar_bitmask, likeliest, sample_filter, top_k_top_p_min_p
         from nbengine_kernels.cpu.stack import fuse_decoder
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "build_rotary_table",
     "fuse_decoder",
     "gelu_and_mul",
+    "likeliest",
     "paged_attention",
     "rms_norm",
     "rotary_embedding",

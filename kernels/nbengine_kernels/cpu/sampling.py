@@ -1,10 +1,13 @@
 """Token filters: a row is scanned, not sorted; only the tokens that top-p may keep are."""
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange
+from llvmlite import ir as llvm
+from numba import njit, prange, types
+from numba.extending import intrinsic
 from torch import Tensor
 
 from nbengine_kernels.cpu import ir
@@ -14,14 +17,38 @@ from nbengine_kernels.reference import sampling as reference
 
 _F32 = FLOAT32
 _INF = np.float32(np.inf)
+BLOCK = 64  # floats whose largest is found without a loop
+PART = 512  # of a row, in which the likeliest tokens are looked for
+
+
+@intrinsic
+def _largest_of_blocks(typingctx: Any, base: Any, blocks: Any) -> Any:
+    """The largest of `blocks` times BLOCK floats: LLVM makes no vectors of such a loop, as it may not drop a NaN."""
+    lanes = ir.LANES
+    kind = llvm.VectorType(ir.F32, lanes)
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        def larger(x: Any, y: Any) -> Any:
+            return b.select(b.fcmp_ordered(">", x, y), x, y)
+
+        def step(i: Any, state: list[Any]) -> list[Any]:
+            at = b.mul(i, ir.I64(BLOCK))
+            places = (ir._at(b, args[0], b.add(at, ir.I64(n * lanes)), ir.F32) for n in range(BLOCK // lanes))
+            return [larger(ir._load_vector(b, place, types.float32, lanes), top) for place, top in zip(places, state)]
+
+        tops = ir._loop(b, args[1], [kind([float("-inf")] * lanes)] * (BLOCK // lanes), step)
+        top = reduce(larger, tops)
+        return reduce(larger, [b.extract_element(top, ir.I32(n)) for n in range(lanes)])
+
+    return types.float32(types.int64, types.int64), codegen
 
 
 @njit(cache=True, error_model="numpy", fastmath=LOOSE)
 def _largest(row: Any, width: Any) -> Any:
-    top = -_INF
-    for v in range(width):
-        x = ir.load(row, v, _F32)
-        top = x if x > top else top
+    blocks = width // BLOCK
+    top = _largest_of_blocks(row, blocks)
+    for v in range(blocks * BLOCK, width):
+        top = max(top, ir.load(row, v, _F32))
     return top
 
 
@@ -119,6 +146,53 @@ def _filter(logits: Any, rows: Any, width: Any, top_k: Any, top_p: Any, min_p: A
                     _keep_top_p(row, width, ir.load(top_p, r, _F32), top)
 
 
+@njit(cache=True, error_model="numpy", fastmath=LOOSE)
+def _sum_of_exp(row: Any, width: Any, top: Any) -> Any:
+    """The sum of e**(x - top) over a row."""
+    total = np.float32(0.0)
+    for v in range(width):
+        total += exp(ir.load(row, v, _F32) - top)
+    return total
+
+
+@njit(cache=True, error_model="numpy")
+def _next_largest(part: Any, width: Any, bound: Any, after: Any) -> Any:
+    """(value, index) of the largest of a part of a row that comes after (bound, after): less, or equal and further on."""
+    top, place = -_INF, np.int64(-1)
+    for v in range(width):
+        x = ir.load(part, v, _F32)
+        if (x > top or place < 0) and (x < bound or (x == bound and v > after)):
+            top, place = x, np.int64(v)
+    return top, place
+
+
+@njit(cache=True, error_model="numpy", parallel=True)
+def _likeliest(logits: Any, rows: Any, width: Any, count: Any, ids: Any, probs: Any, counter: Any, workers: Any) -> None:
+    """Each row is scanned once for the largest of each of its parts; then the parts with the largest are looked into."""
+    parts = (width + PART - 1) // PART
+    for _ in prange(workers):
+        tops, places = np.empty(parts, np.float32), np.empty(parts, np.int64)
+        while True:
+            r = ir.take_ticket(counter)
+            if r >= rows:
+                break
+            row = logits + r * width * 4
+            for q in range(parts):
+                tops[q], places[q] = _largest(row + q * PART * 4, min(PART, width - q * PART)), -1
+            top = tops.max()
+            total = _sum_of_exp(row, width, top)
+            for k in range(count):
+                p = np.int64(tops.argmax())
+                part, size = row + p * PART * 4, min(PART, width - p * PART)
+                if places[p] < 0:  # where its largest stands is not known yet
+                    places[p] = _next_largest(part, size, _INF, np.int64(-1))[1]
+                ids[r, k], probs[r, k] = (
+                    p * PART + max(places[p], 0),
+                    exp(tops[p] - top) / total,
+                )  # a row of NaN has no places
+                tops[p], places[p] = _next_largest(part, size, tops[p], places[p])
+
+
 @njit(cache=True, error_model="numpy", parallel=True)
 def _apply_mask(logits: Any, stride: Any, rows: Any, width: Any, mask: Any, mask_stride: Any, workers: Any) -> None:
     words = (width + 31) // 32
@@ -157,6 +231,19 @@ def sample_filter(
     addresses = [0 if value is None else value.data_ptr() for value in settings]
     _filter(out.data_ptr(), rows, width, *addresses, counter.data_ptr(), min(rows, threads()))
     return out
+
+
+def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """As `reference.likeliest`, of two equal ones the first comes first; contiguous float32 here, others there."""
+    if logits.dtype != torch.float32 or not logits.is_contiguous():
+        return reference.likeliest(logits, count)
+    rows, width = logits.shape
+    ids, probs = torch.empty((rows, count), dtype=torch.int64), torch.empty((rows, count), dtype=torch.float32)
+    counter = torch.zeros(1, dtype=torch.int64)
+    _likeliest(
+        logits.data_ptr(), rows, width, count, ids.numpy(), probs.numpy(), counter.data_ptr(), max(1, min(rows, threads()))
+    )
+    return ids, probs
 
 
 top_k_top_p_min_p = sample_filter

@@ -7,7 +7,7 @@ from nbengine_kernels.reference.cache import write_kv
 from nbengine_kernels.reference.linear import PackedLinear
 from nbengine_kernels.reference.norm import rms_norm
 from nbengine_kernels.reference.rotary import rotary_embedding, rotary_write_kv
-from nbengine_kernels.reference.sampling import apply_grammar_bitmask, sample_filter, top_k_top_p_min_p
+from nbengine_kernels.reference.sampling import apply_grammar_bitmask, likeliest, sample_filter, top_k_top_p_min_p
 from nbengine_kernels.rotary_table import build_rotary_table
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "build_rotary_table",
     "fuse_decoder",
     "gelu_and_mul",
+    "likeliest",
     "paged_attention",
     "rms_norm",
     "rotary_embedding",

@@ -59,6 +59,20 @@ top_k_top_p_min_p = sample_filter
 """The same function under the name that lists what it does."""
 
 
+def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` likeliest tokens of each row, and their probabilities.
+
+    Args:
+        logits: (R, V) float32, contiguous.
+        count: K, at most V.
+
+    Returns:
+        (R, K) int64, the likeliest first (which of two equal ones comes first is open), and (R, K) float32.
+    """
+    top = torch.topk(logits, count, dim=-1)
+    return top.indices, (top.values - logits.logsumexp(dim=-1, keepdim=True)).exp()
+
+
 def apply_grammar_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:
     """Set the logits of tokens that the grammar forbids to -inf, in place.
 
