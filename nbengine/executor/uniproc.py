@@ -15,12 +15,14 @@ from nbengine.executor.base import Executor
 from nbengine.models.interface import PagedModel
 from nbengine.models.loader import load_model
 from nbengine.plan import BatchTensors, ModelRunnerOutput, SchedulerOutput
+from nbengine.slow import said_if_slow
 from nbengine.worker.decode_graphs import DecodeGraphs
 from nbengine.worker.memory import MemoryProbe, give_back_heap
 from nbengine.worker.model_runner import ModelRunner, RunnerLimits, allocate_caches
 
 _PROFILED_LAYERS = 2  # a layer's temporary memory is free again before the next one: more layers show no higher peak
 _MOST_ON_CPU = 2 << 30  # bytes of KV cache: a notebook shares its machine with others; kv_cache_memory_bytes asks for more
+_COMPILES = "The kernels are being compiled for this processor. That takes up to a minute, and happens once: they are kept."
 
 
 class UniProcExecutor(Executor):
@@ -70,7 +72,7 @@ class UniProcExecutor(Executor):
         made = allocate_caches(kinds, 1, limits.block_size, device=model.device, dtype=model.dtype)
         by_shape = dict(zip(kinds, made))  # every made-up token reads block 0, so one block a shape is enough
         caches = [by_shape[shape] for shape in model.kv_shapes]
-        with probe:
+        with probe, said_if_slow(_COMPILES):
             self.runner.run_dummy(limits.max_num_batched_tokens, caches, num_layers=_PROFILED_LAYERS)
         usable = int(probe.free_bytes * self.config.cache.gpu_memory_utilization)
         available = max(0, usable - probe.peak_bytes)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from nbengine import slow
 from nbengine.config import EngineArgs, EngineConfig
 from nbengine.errors import ConfigError, NBEngineError
 from nbengine.executor import executor_class, make_executor
@@ -87,6 +89,7 @@ def test_shutdown_frees_weights_and_cache(tiny_model: TinyModel) -> None:
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
+from nbengine import slow
 from nbengine.config import EngineArgs
 from nbengine.executor import make_executor
 def rss():
@@ -142,3 +145,18 @@ def test_executors_are_found_by_class_and_by_name(tiny_model: TinyModel) -> None
     for wrong in ("nowhere.Nothing", "NoDots", "nbengine.errors.ModelError", dict):
         with pytest.raises(ConfigError, match="executor_cls"):
             executor_class(wrong)
+
+
+def test_a_person_who_waits_for_the_compiler_is_told(
+    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = UniProcExecutor(_config(tiny_model("llama")))
+    monkeypatch.setattr(slow, "PATIENCE_S", 60.0)
+    executor.available_kv_memory()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(slow, "PATIENCE_S", 0.05)
+    run = executor.runner.run_dummy
+    monkeypatch.setattr(executor.runner, "run_dummy", lambda *args, **kw: (time.sleep(0.2), run(*args, **kw)))
+    executor.available_kv_memory()
+    assert "being compiled for this processor. That takes up to a minute, and happens once" in capsys.readouterr().err
+    executor.shutdown()
