@@ -2,9 +2,9 @@
 
     python benchmarks/quantization.py [--model smollm2-135m] [--dtype bfloat16] [--json]
 
-For the plain weights, int8 and int4: the perplexity of a fixed text; the share of that text's positions whose likeliest
-next token is the one that the plain weights choose (greedy agreement, on the same context each time); output tokens a second
-of W1 and W2. The last line with --json is one JSON object.
+For the plain weights, int8 and int4 (the head is int8 in both): the perplexity of a fixed text; the share of that text's
+positions whose likeliest next token is the one that the plain weights choose (greedy agreement, on the same context each
+time); output tokens a second of W1 and W2. The last line with --json is one JSON object.
 """
 
 from __future__ import annotations

@@ -116,7 +116,9 @@ class DecoderModel:
         self._scale = shape.head_dim**-0.5
         self._quantization = quantization
         # the largest matrices first: while one is packed it exists twice, and so not on top of all the others
-        self._head = kernels.PackedLinear(take("model.embed_tokens.weight" if shape.tied_head else "lm_head.weight").clone())
+        head = take("model.embed_tokens.weight" if shape.tied_head else "lm_head.weight").clone()
+        # 8 bits in either form: 4 would tell in every logit, and so in every embedded token where the head is tied
+        self._head = kernels.PackedLinear(head, quantization="int8" if quantization else None)
         if shape.tied_head:
             self._embed = self._head.take_rows
         else:

@@ -43,10 +43,18 @@ def test_attention_falls_to_the_reference(kernels: Kernels) -> None:
     assert torch.equal(kernels.paged_attention(**half), reference.paged_attention(**half))
 
 
-def test_attention_of_a_request_does_not_depend_on_the_batch(kernels: Kernels) -> None:
-    case = attention_case([(100, 1), (33, 33), (70, 1)], heads=(9, 3), dim=64)
+@dtypes
+@pytest.mark.parametrize("others", [0, 20])  # few pieces of work, cut by head, and many
+def test_attention_of_a_request_does_not_depend_on_the_batch(kernels: Kernels, dtype: torch.dtype, others: int) -> None:
+    spans = [(100, 1), (33, 33), *[(20 + i, 1) for i in range(others)], (70, 1)]
+    case = attention_case(spans, heads=(9, 3), dim=64, dtype=dtype)
     together = kernels.paged_attention(**case)
-    alone = {**case, "query": case["query"][-1:], "block_tables": case["block_tables"][2:], "seq_lens": case["seq_lens"][2:]}
+    alone = {
+        **case,
+        "query": case["query"][-1:],
+        "block_tables": case["block_tables"][-1:],
+        "seq_lens": case["seq_lens"][-1:],
+    }
     alone["query_start_loc"] = torch.tensor([0, 1], dtype=torch.int32)
     assert torch.equal(kernels.paged_attention(**alone), together[-1:])
 
@@ -131,3 +139,20 @@ def test_a_second_process_finds_the_compiled_kernels(kernels: Kernels) -> None:
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1", "0"]
     assert time.perf_counter() - began < 60  # a machine that does nothing else needs 2 s
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_bfloat16_products_of_codes_are_exact(kernels: Kernels, quantization: Any) -> None:
+    """Codes and small whole inputs are bfloat16 numbers, so each row of the identity gives back a weight, exactly."""
+    torch.manual_seed(0)
+    weight = torch.randn(150, 96).bfloat16()
+    eye = torch.eye(96, dtype=torch.bfloat16)
+    wanted = reference.PackedLinear(weight.float(), quantization=quantization).weight.to(torch.bfloat16)
+    assert torch.equal(kernels.PackedLinear(weight, quantization=quantization)(eye).T, wanted)
+
+
+def test_inputs_far_from_zero_do_not_harm_int4(kernels: Kernels) -> None:
+    """Its offsets cancel most of the sums of codes then."""
+    weight, x = torch.randn(64, 576).bfloat16() / 24, (torch.randn(7, 576) + 20.0).bfloat16()
+    wanted = reference.PackedLinear(weight.double(), quantization="int4")(x.double())
+    assert_close(kernels.PackedLinear(weight, quantization="int4")(x), wanted.to(torch.bfloat16))

@@ -18,7 +18,7 @@ from nbengine.worker.model_runner import allocate_caches
 from tests.models.tiny import VOCAB_SIZE
 
 TinyModel = Callable[[str], Path]
-BLOCK = 4
+BLOCK = 16
 
 
 def _model(path: Path, dtype: str, quantization: Any = None) -> DecoderModel:
@@ -75,8 +75,9 @@ def test_one_call_equals_many(arch: str, dtype: str, tiny_model: TinyModel) -> N
     _both_ways(model, _batch((0, 6), wanted=[5]), num_layers=2)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
-def test_quantised(quantization: str, tmp_path: Path) -> None:
+def test_quantised(quantization: str, dtype: str, tmp_path: Path) -> None:
     import transformers
 
     torch.manual_seed(0)
@@ -85,7 +86,7 @@ def test_quantised(quantization: str, tmp_path: Path) -> None:
         num_key_value_heads=2, max_position_embeddings=256,
     )  # fmt: skip
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
-    model = _model(tmp_path, "float32", quantization)
+    model = _model(tmp_path, dtype, quantization)
     _both_ways(model, _batch((0, 13), (17, 1), (9, 5), wanted=[12, 13, 18]))
     _both_ways(model, _batch((40, 1), wanted=[0]))
 

@@ -1,10 +1,12 @@
 """Attention over a paged KV cache: one kernel for prefill and decode.
 
-A piece of work is (request, KV head, up to 48 rows), a row being one query token's head; all the query heads that share
-the KV head are rows of one piece, so each key and value is read once for the group. Keys pass in tiles of 64 with an
-online softmax (Milakov and Gimelshein 2018; Dao et al. 2022). Many rows: the tile is widened, its keys transposed, and
-both products run in register tiles. Few rows (decode): dot products straight from the cache. Threads draw pieces from
-an atomic counter, so a ragged batch or a busy neighbour leaves no thread waiting for long.
+A piece of work is (request, up to 48 rows), a row being one query token's head; all the query heads that share a KV head
+are rows of one piece, so each key and value is read once for the group. Keys pass in tiles of 64 with an online softmax
+(Milakov and Gimelshein 2018; Dao et al. 2022). Many rows: the tile's keys are transposed, and both products run in register
+tiles, in bfloat16 where the processor multiplies it and the cache holds it, else in float32. Few rows (decode): dot
+products straight from the cache; that is bound by memory, so a thread takes all KV heads of a tile, which lie together,
+and asks for the next before it computes one. Threads draw pieces, or single heads of them where there are few, from an
+atomic counter, so a ragged batch or a busy neighbour leaves no thread waiting for long.
 
 Requests that decode one token and whose tables begin with the same blocks make one piece: the shared keys are taken once
 with all their rows, each request's own keys after that, in the same running softmax (what vLLM calls cascade attention;
@@ -26,6 +28,7 @@ from nbengine_kernels.reference.attention import paged_attention as reference_pa
 TILE_KEYS = 64
 TILE_ROWS = 48
 FEW_ROWS = 8
+MANY_PIECES = 8  # from so many on, all KV heads of a piece are one unit of work
 _F32 = FLOAT32
 _ZERO, _ONE, _NEVER = np.float32(0.0), np.float32(1.0), np.float32(-1e30)
 LEAST_SHARED = 64  # keys that two requests must share to be taken together
@@ -39,25 +42,75 @@ def _share(rows: Any) -> Any:
 
 
 @njit(cache=True, error_model="numpy")
-def _few_scores(q: Any, rows: Any, dim: Any, keys: Any, count: Any, tag: Any, s: Any) -> None:
-    """s[r, j] = q[r] . keys[j] for `count` keys that lie one after another; up to 3 rows."""
-    j = 0
-    while j < count:
-        key, to = keys + j * dim * ir.size(tag), s + j * 4
-        four = count - j >= 4
-        if rows == 1 and four:
-            ir.dot_tile_1x4(q, dim, key, dim, tag, to, TILE_KEYS, dim)
-        elif rows == 1:
-            ir.dot_tile_1x1(q, dim, key, dim, tag, to, TILE_KEYS, dim)
-        elif rows == 2 and four:
-            ir.dot_tile_2x4(q, dim, key, dim, tag, to, TILE_KEYS, dim)
-        elif rows == 2:
-            ir.dot_tile_2x1(q, dim, key, dim, tag, to, TILE_KEYS, dim)
-        elif four:
-            ir.dot_tile_3x4(q, dim, key, dim, tag, to, TILE_KEYS, dim)
+def _dense(
+    cache: Any, stride: Any, head: Any, table: Any, first: Any, count: Any, bs: Any, dim: Any, tag: Any, room: Any
+) -> Any:
+    """Where keys or values first .. first + count (at most KEYS, `first` a multiple of them) lie one after another: in the
+    cache, or in `room`, to which they are copied if blocks are no multiple of KEYS."""
+    step = dim * ir.size(tag)
+    if bs % ir.KEYS == 0:
+        return cache + (ir.load_i32(table, first // bs) * stride + head * bs * dim) * ir.size(tag) + first % bs * step
+    done = 0
+    while done < count:
+        offset = (first + done) % bs
+        n = min(bs - offset, count - done)
+        block = ir.load_i32(table, (first + done) // bs)
+        ir.copy(room + done * step, cache + (block * stride + (head * bs + offset) * dim) * ir.size(tag), n * step)
+        done += n
+    return room
+
+
+@njit(cache=True, error_model="numpy")
+def _ask(
+    cache: Any, stride: Any, head: Any, table: Any, first: Any, count: Any, end: Any, bs: Any, dim: Any, tag: Any
+) -> None:
+    """Have memory bring the `count` keys or values from `first` on, those before `end`."""
+    last = min(first + count, end)
+    while first < last:
+        n = min(bs - first % bs, last - first)
+        place = ir.load_i32(table, first // bs) * stride + (head * bs + first % bs) * dim
+        ir.prefetch(cache + place * ir.size(tag), n * dim * ir.size(tag))
+        first += n
+
+
+@njit(cache=True, error_model="numpy")
+def _in_pairs(dim: Any, tag: Any) -> Any:
+    """Whether many rows, too, are multiplied as bfloat16."""
+    return ir.in_pairs(tag) and dim % 64 == 0
+
+
+@njit(cache=True, error_model="numpy")
+def _take_query(query: Any, stride: Any, tokens: Any, group: Any, dim: Any, tag: Any, q: Any) -> Any:
+    """The query rows of `tokens` tokens, one after another at q, as the products take them, and how many: few rows as
+    `scores_tile` wants them, many in float32, with zeros up to a multiple of 6."""
+    rows = tokens * group
+    few = rows <= FEW_ROWS
+    for t in range(tokens):
+        for i in range(group * dim):
+            value, at = ir.load(query, t * stride + i, tag), t * group * dim + i
+            if few or _in_pairs(dim, tag):
+                ir.store(q, at, value, ir.factor_tag(tag))
+            else:
+                ir.store(q, at, value, _F32)
+    if few:
+        return rows
+    filled = (rows + 5) // 6 * 6
+    for i in range(rows * dim, filled * dim):
+        if _in_pairs(dim, tag):
+            ir.store(q, i, _ZERO, tag)
         else:
-            ir.dot_tile_3x1(q, dim, key, dim, tag, to, TILE_KEYS, dim)
-        j += 4 if four else 1
+            ir.store(q, i, _ZERO, _F32)
+    return filled
+
+
+@njit(cache=True, error_model="numpy")
+def _few_scores(q: Any, rows: Any, dim: Any, keys: Any, tag: Any, s: Any) -> None:
+    """s[r, j] = q[r] . keys[j] for KEYS keys that lie one after another."""
+    if dim * ir.size(tag) % ir.CACHE_LINE == 0:
+        ir.scores_tile(q, rows, dim, keys, tag, s, TILE_KEYS)
+    else:
+        for j in range(0, ir.KEYS, 8):
+            ir.scores_tile_8(q, rows, dim, keys + j * dim * ir.size(tag), tag, s + j * 4, TILE_KEYS)
 
 
 @njit(cache=True, error_model="numpy")
@@ -115,10 +168,49 @@ def _add_many_products(a: Any, rows: Any, values: Any, count: Any, o: Any, dim: 
             ir.product_tile_6(a + r * TILE_KEYS * 4, TILE_KEYS, values + d * 4, dim, _F32, to, dim, count)
 
 
+@njit(cache=True, error_model="numpy")
+def _many_pair_scores(
+    q: Any, rows: Any, dim: Any, cache: Any, stride: Any, head: Any, table: Any, first: Any, count: Any, bs: Any, tag: Any,
+    room: Any, turned: Any, s: Any,
+) -> None:  # fmt: skip
+    """s = q @ keys first .. first + count of a bfloat16 cache, turned in pairs: (dim / 2, TILE_KEYS, 2)."""
+    pairs = dim // 2
+    for j in range(0, count, ir.KEYS):
+        keys = _dense(cache, stride, head, table, first + j, min(np.int64(ir.KEYS), count - j), bs, dim, tag, room)
+        for i in range(0, ir.KEYS, 8):
+            for d in range(0, pairs, 8):
+                source, target = keys + (i * pairs + d) * 4, turned + (d * TILE_KEYS + j + i) * 4
+                ir.transpose_8x8(source, pairs, _F32, target, TILE_KEYS)
+    for i in range(rows * TILE_KEYS):
+        ir.store(s, i, _ZERO, _F32)
+    for r in range(0, rows, 6):
+        ir.pair_tile_6x64(q + r * pairs * 4, pairs, turned, TILE_KEYS, s + r * TILE_KEYS * 4, TILE_KEYS, pairs)
+
+
+@njit(cache=True, error_model="numpy")
+def _add_many_pair_products(
+    s: Any, rows: Any, dim: Any, cache: Any, stride: Any, head: Any, table: Any, first: Any, count: Any, bs: Any, tag: Any,
+    room: Any, paired: Any, o: Any,
+) -> None:  # fmt: skip
+    """o += s @ values first .. first + count of a bfloat16 cache, two and two side by side: (count / 2, dim, 2). The weights
+    are rounded to bfloat16, in place."""
+    step = dim * ir.size(tag)
+    for j in range(0, count, ir.KEYS):
+        n = min(np.int64(ir.KEYS), count - j)
+        values = _dense(cache, stride, head, table, first + j, n, bs, dim, tag, room)
+        for i in range(0, n, 2):  # beyond the last, whose weight is 0, anything finite
+            ir.pair_up(values + i * step, values + min(i + 1, n - 1) * step, paired + (j + i) // 2 * dim * 4, dim)
+    ir.round_row(s, s, rows * TILE_KEYS)
+    for d in range(0, dim, 64):
+        for r in range(0, rows, 6):
+            weights = s + r * TILE_KEYS // 2 * 4
+            ir.pair_tile_6x64(weights, TILE_KEYS // 2, paired + d * 4, dim, o + (r * dim + d) * 4, dim, (count + 1) // 2)
+
+
 @njit(cache=True, error_model="numpy", fastmath=LOOSE)
-def _cap_row(s: Any, first: Any, last: Any, cap: Any) -> None:
+def _cap_row(s: Any, first: Any, last: Any, scale: Any, cap: Any) -> None:
     for j in range(first, last):
-        ir.store(s, j, cap * tanh(ir.load(s, j, _F32) / cap), _F32)
+        ir.store(s, j, cap * tanh(ir.load(s, j, _F32) * scale / cap), _F32)
 
 
 @njit(cache=True, error_model="numpy", fastmath=LOOSE)
@@ -140,84 +232,95 @@ def _gather_tile(
         ir.store(to, i, _ZERO, _F32)
 
 
+@njit(cache=True, error_model="numpy", fastmath=LOOSE)
+def _weigh(
+    s: Any, rows: Any, group: Any, first_position: Any, begin: Any, count: Any, scale: Any, window: Any, cap: Any,
+    o: Any, dim: Any, tops: Any, sums: Any,
+) -> None:  # fmt: skip
+    """Scores of keys begin .. begin + count -> weights, and what was summed so far brought down to the new maximum."""
+    for r in range(rows):
+        position = first_position + r // group
+        last = min(count, position + 1 - begin)
+        first = max(0, position - window + 1 - begin) if window > 0 else 0
+        row = s + r * TILE_KEYS * 4
+        before = ir.load(tops, r, _F32)
+        if last <= first:
+            first, last = 0, 0
+        if cap > _ZERO:
+            _cap_row(row, first, last, scale, cap)
+        top, total = ir.softmax_row_64(row, first, last, before, scale if cap == _ZERO else _ONE)
+        if top > before:
+            shrink = exp(before - top)
+            ir.store(tops, r, top, _F32)
+            total += ir.load(sums, r, _F32) * shrink
+            for d in range(dim):
+                ir.store(o, r * dim + d, ir.load(o, r * dim + d, _F32) * shrink, _F32)
+        else:
+            total += ir.load(sums, r, _F32)
+        ir.store(sums, r, total, _F32)
+
+
 @njit(cache=True, error_model="numpy")
 def _attend(
-    q: Any, rows: Any, group: Any, first_position: Any, head: Any, dim: Any,
+    q: Any, rows: Any, group: Any, first_position: Any, head: Any, heads: Any, dim: Any,
     key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any, table: Any, bs: Any,
-    window: Any, cap: Any, tag: Any, start: Any, end: Any, scratch: Any, room: Any, o: Any, tops: Any, sums: Any,
+    scale: Any, window: Any, cap: Any, tag: Any, start: Any, end: Any,
+    scratch: Any, room: Any, o: Any, tops: Any, sums: Any,
 ) -> None:  # fmt: skip
-    """Take keys start .. end into o (rows, dim), the weighted sums of values, and `tops` and `sums`, the weights' maxima
-    and totals so far. q: (rows, dim), scaled. `start` is the first key of a block."""
+    """Take keys start .. end of `heads` KV heads from `head` on into o (heads, rows, dim), the weighted sums of values, and
+    `tops` and `sums` (heads, rows), the weights' maxima and totals so far. q: (heads, rows, dim), see `_take_query`; more
+    heads than one only for few rows. `start` is the first key of a block.
+    """
     s = scratch
     tile, turned = s + TILE_KEYS * room * 4, s + TILE_KEYS * (room + dim) * 4
-    few = rows <= FEW_ROWS
+    filled = (rows + 5) // 6 * 6
     begin = start
     if window > 0:
         seen = max(0, first_position - window + 1)
         begin = max(start, seen - seen % bs)
     while begin < end:
         count = min(np.int64(TILE_KEYS), end - begin)
-        # 1. scores
-        if few:
-            done = 0
-            while done < count:
-                offset = (begin + done) % bs
-                n = min(bs - offset, count - done)
-                block = ir.load_i32(table, (begin + done) // bs)
-                place = (head * bs + offset) * dim
-                ir.prefetch(value_cache + (block * value_stride + place) * ir.size(tag), n * dim * ir.size(tag))
-                keys = key_cache + (block * key_stride + place) * ir.size(tag)
-                r = 0
-                while r < rows:
-                    share = _share(rows - r)
-                    _few_scores(q + r * dim * 4, share, dim, keys, n, tag, s + (r * TILE_KEYS + done) * 4)
-                    r += share
-                done += n
+        if rows <= FEW_ROWS:
+            for h in range(head, head + heads):
+                at, row = (h - head) * rows * dim * 4, (h - head) * rows * 4
+                # what will be read next is asked for while this is being computed
+                next_head = h + 1 if h + 1 < head + heads else head
+                following = begin if next_head > h else begin + TILE_KEYS
+                for j in range(0, count, ir.KEYS):
+                    n = min(np.int64(ir.KEYS), count - j)
+                    _ask(key_cache, key_stride, next_head, table, following + j, ir.KEYS, end, bs, dim, tag)
+                    keys = _dense(key_cache, key_stride, h, table, begin + j, n, bs, dim, tag, tile)
+                    _few_scores(q + at, rows, dim, keys, tag, s + j * 4)
+                _weigh(s, rows, group, first_position, begin, count, scale, window, cap, o + at, dim, tops + row, sums + row)
+                for j in range(0, count, ir.KEYS):
+                    n = min(np.int64(ir.KEYS), count - j)
+                    _ask(value_cache, value_stride, next_head, table, following + j, ir.KEYS, end, bs, dim, tag)
+                    values = _dense(value_cache, value_stride, h, table, begin + j, n, bs, dim, tag, tile)
+                    _add_product(s + j * 4, rows, values, n, tag, o + at, dim)
+        elif _in_pairs(dim, tag):
+            _ask(key_cache, key_stride, head, table, begin + TILE_KEYS, TILE_KEYS, end, bs, dim, tag)
+            _many_pair_scores(q, filled, dim, key_cache, key_stride, head, table, begin, count, bs, tag, tile, turned, s)
+            _weigh(s, rows, group, first_position, begin, count, scale, window, cap, o, dim, tops, sums)
+            _ask(value_cache, value_stride, head, table, begin + TILE_KEYS, TILE_KEYS, end, bs, dim, tag)
+            _add_many_pair_products(
+                s, filled, dim, value_cache, value_stride, head, table, begin, count, bs, tag, tile, turned, o
+            )
         else:
             _gather_tile(key_cache, key_stride, head, table, begin, count, bs, dim, tag, tile)
             for j in range(0, TILE_KEYS, 8):
                 for d in range(0, dim, 8):
                     ir.transpose_8x8(tile + (j * dim + d) * 4, dim, _F32, turned + (d * TILE_KEYS + j) * 4, TILE_KEYS)
             _many_scores(q, rows, dim, turned, count, s)
-        # 2. weights, and what was summed so far brought down to the new maximum
-        for r in range(rows):
-            position = first_position + r // group
-            last = min(count, position + 1 - begin)
-            first = max(0, position - window + 1 - begin) if window > 0 else 0
-            row = s + r * TILE_KEYS * 4
-            before = ir.load(tops, r, _F32)
-            if last <= first:
-                first, last = 0, 0
-            if cap > _ZERO:
-                _cap_row(row, first, last, cap)
-            top, total = ir.softmax_row_64(row, first, last, before)
-            if top > before:
-                shrink = exp(before - top)
-                ir.store(tops, r, top, _F32)
-                total += ir.load(sums, r, _F32) * shrink
-                for d in range(dim):
-                    ir.store(o, r * dim + d, ir.load(o, r * dim + d, _F32) * shrink, _F32)
-            else:
-                total += ir.load(sums, r, _F32)
-            ir.store(sums, r, total, _F32)
-        # 3. values
-        if few:
-            done = 0
-            while done < count:
-                offset = (begin + done) % bs
-                n = min(bs - offset, count - done)
-                block = ir.load_i32(table, (begin + done) // bs)
-                place = (head * bs + offset) * dim
-                if begin + count + done < end:
-                    following = ir.load_i32(table, (begin + count + done) // bs)
-                    ir.prefetch(key_cache + (following * key_stride + place) * ir.size(tag), n * dim * ir.size(tag))
-                values = value_cache + (block * value_stride + place) * ir.size(tag)
-                _add_product(s + done * 4, rows, values, n, tag, o, dim)
-                done += n
-        else:
+            _weigh(s, rows, group, first_position, begin, count, scale, window, cap, o, dim, tops, sums)
             _gather_tile(value_cache, value_stride, head, table, begin, count, bs, dim, tag, tile)
             _add_many_products(s, rows, tile, count, o, dim)
         begin += count
+
+
+@njit(cache=True, error_model="numpy")
+def heads_of_unit(pieces: Any, kv_heads: Any) -> Any:
+    """KV heads that a thread takes at a time: all, since they lie together in memory, if that leaves enough to share out."""
+    return kv_heads if pieces.shape[0] >= MANY_PIECES else np.int64(1)
 
 
 @njit(cache=True, error_model="numpy")
@@ -226,77 +329,84 @@ def attend_pieces(
     tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, pieces: Any, counter: Any,
     heads: Any, kv_heads: Any, bs: Any, dim: Any, scale: Any, window: Any, cap: Any, tag: Any, out_tag: Any, memory: Any,
 ) -> None:  # fmt: skip
-    """Draw pieces until none is left. memory: `scratch_floats` zeros. out is rounded to `tag`, kept as `out_tag`."""
+    """Draw units until none is left. memory: `scratch_floats` zeros. out is rounded to `tag`, kept as `out_tag`."""
     group = heads // kv_heads
-    room = _room(group)
+    room = _room(group, kv_heads)
     q = (memory + 63) // 64 * 64
     o, own_q, own_o = q + room * dim * 4, q + 2 * room * dim * 4, q + 3 * room * dim * 4
     tops = q + 4 * room * dim * 4
     sums = tops + room * 4
     scratch = (sums + room * 4 + 63) // 64 * 64
-    count = pieces.shape[0]
+    together = heads_of_unit(pieces, kv_heads)
+    units = pieces.shape[0] * (kv_heads // together)
     while True:
-        ticket = ir.take_ticket(counter)
-        if ticket >= count * kv_heads:
+        unit = ir.take_ticket(counter)
+        if unit >= units:
             break
-        head = ticket // count
-        piece = pieces[ticket % count]
+        piece, first_head = pieces[unit * together // kv_heads], unit * together % kv_heads
         request, members, first, n, shared = piece[0], piece[1], piece[2], piece[3], piece[4]
         rows = n * group
-        for t in range(n):
-            source = query + ((first + t) * query_stride + head * group * dim) * ir.size(tag)
-            for i in range(group * dim):
-                ir.store(q, t * group * dim + i, ir.load(source, i, tag) * scale, _F32)
-        for i in range(rows * dim, (rows + 5) // 6 * 6 * dim):
-            ir.store(q, i, _ZERO, _F32)
-        for i in range((rows + 5) // 6 * 6 * dim):
-            ir.store(o, i, _ZERO, _F32)
-        for r in range(rows):
-            ir.store(tops, r, _NEVER, _F32)
-            ir.store(sums, r, _ZERO, _F32)
-        if members == 1:
-            position = ir.load_i32(lengths, request) - (ir.load_i32(starts, request + 1) - first)
-            _attend(
-                q, rows, group, position, head, dim, key_cache, key_stride, value_cache, value_stride,
-                tables + request * table_stride * 4, bs, window, cap, tag, np.int64(0), position + n,
-                scratch, room, o, tops, sums,
-            )  # fmt: skip
-        else:
-            _attend(
-                q, rows, group, shared, head, dim, key_cache, key_stride, value_cache, value_stride,
-                tables + request * table_stride * 4, bs, np.int64(0), cap, tag, np.int64(0), shared,
-                scratch, room, o, tops, sums,
-            )  # fmt: skip
-            for m in range(members):  # on a copy: the tiles touch rows beyond their own
-                at, length = m * group * dim * 4, ir.load_i32(lengths, request + m)
-                ir.copy(own_q, q + at, group * dim * 4)
-                ir.copy(own_o, o + at, group * dim * 4)
+        at_once = together if rows <= FEW_ROWS and members == 1 else np.int64(1)
+        for head in range(first_head, first_head + together, at_once):
+            first_query = query + (first * query_stride + head * group * dim) * ir.size(tag)
+            filled = rows * at_once
+            for h in range(at_once):
+                mine = first_query + h * group * dim * ir.size(tag)
+                filled = max(filled, _take_query(mine, query_stride, n, group, dim, tag, q + h * rows * dim * 4))
+            for i in range(filled * dim):
+                ir.store(o, i, _ZERO, _F32)
+            for r in range(rows * at_once):
+                ir.store(tops, r, _NEVER, _F32)
+                ir.store(sums, r, _ZERO, _F32)
+            if members == 1:
+                position = ir.load_i32(lengths, request) - (ir.load_i32(starts, request + 1) - first)
                 _attend(
-                    own_q, group, group, length - 1, head, dim, key_cache, key_stride, value_cache, value_stride,
-                    tables + (request + m) * table_stride * 4, bs, np.int64(0), cap, tag, shared, length,
-                    scratch, room, own_o, tops + m * group * 4, sums + m * group * 4,
+                    q, rows, group, position, head, at_once, dim, key_cache, key_stride, value_cache, value_stride,
+                    tables + request * table_stride * 4, bs, scale, window, cap, tag, np.int64(0), position + n,
+                    scratch, room, o, tops, sums,
                 )  # fmt: skip
-                ir.copy(o + at, own_o, group * dim * 4)
-        for t in range(n):
-            target = out + ((first + t) * out_stride + head * group * dim) * ir.size(out_tag)
-            for g in range(group):
-                row = t * group + g
-                share = _ONE / ir.load(sums, row, _F32)
-                for d in range(dim):
-                    ir.store(target, g * dim + d, ir.rounded(ir.load(o, row * dim + d, _F32) * share, tag), out_tag)
+            else:
+                _attend(
+                    q, rows, group, shared, head, np.int64(1), dim, key_cache, key_stride, value_cache, value_stride,
+                    tables + request * table_stride * 4, bs, scale, np.int64(0), cap, tag, np.int64(0), shared,
+                    scratch, room, o, tops, sums,
+                )  # fmt: skip
+                for m in range(members):  # on a copy: the tiles touch rows beyond their own
+                    at, length = m * group * dim * 4, ir.load_i32(lengths, request + m)
+                    _take_query(first_query + m * query_stride * ir.size(tag), query_stride, 1, group, dim, tag, own_q)
+                    ir.copy(own_o, o + at, group * dim * 4)
+                    if m + 1 < members:  # what will be read next
+                        following, end = tables + (request + m + 1) * table_stride * 4, ir.load_i32(lengths, request + m + 1)
+                        _ask(key_cache, key_stride, head, following, shared, TILE_KEYS, end, bs, dim, tag)
+                        _ask(value_cache, value_stride, head, following, shared, TILE_KEYS, end, bs, dim, tag)
+                    _attend(
+                        own_q, group, group, length - 1, head, np.int64(1), dim, key_cache, key_stride,
+                        value_cache, value_stride, tables + (request + m) * table_stride * 4, bs, scale, np.int64(0),
+                        cap, tag, shared, length, scratch, room, own_o, tops + m * group * 4, sums + m * group * 4,
+                    )  # fmt: skip
+                    ir.copy(o + at, own_o, group * dim * 4)
+            for h in range(at_once):
+                for t in range(n):
+                    target = out + ((first + t) * out_stride + (head + h) * group * dim) * ir.size(out_tag)
+                    for g in range(group):
+                        row = (h * n + t) * group + g
+                        share = _ONE / ir.load(sums, row, _F32)
+                        for d in range(dim):
+                            value = ir.rounded(ir.load(o, row * dim + d, _F32) * share, tag)
+                            ir.store(target, g * dim + d, value, out_tag)
         ir.finish_ticket(counter)
 
 
 @njit(cache=True, error_model="numpy")
-def _room(group: Any) -> Any:
+def _room(group: Any, kv_heads: Any) -> Any:
     """Rows that a piece may have, and those that the tiles touch beyond."""
-    return max(np.int64(TILE_ROWS), group) + 6
+    return max(np.int64(TILE_ROWS), group, FEW_ROWS * kv_heads) + 6
 
 
 @njit(cache=True, error_model="numpy")
 def scratch_floats(heads: Any, kv_heads: Any, dim: Any) -> Any:
     """How much memory of its own a thread needs."""
-    room = _room(heads // kv_heads)
+    room = _room(heads // kv_heads, kv_heads)
     return room * (4 * dim + 2 + TILE_KEYS) + TILE_KEYS * 2 * dim + 64
 
 

@@ -17,7 +17,7 @@ from numba import types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 
-from nbengine_kernels.cpu.runtime import AVX512
+from nbengine_kernels.cpu.runtime import AVX512, BFLOAT16_PRODUCTS
 
 I8, I16, I32, I64, F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 FAST = ("contract", "nsz", "reassoc")
@@ -32,6 +32,15 @@ _PAUSE = "llvm.x86.sse2.pause" if platform.machine() in ("x86_64", "AMD64") else
 
 def _is_bf16(tag: Any) -> bool:
     return bool(tag == types.uint16)
+
+
+def multiplies(tag: Any) -> bool:
+    """Whether the processor multiplies numbers of the tag's type as they are, in pairs."""
+    return _is_bf16(tag) and BFLOAT16_PRODUCTS
+
+
+def _element(tag: Any) -> Any:
+    return I16 if _is_bf16(tag) else F32
 
 
 def _at(b: Any, base: Any, index: Any, element: Any) -> Any:
@@ -288,6 +297,35 @@ def two_to(typingctx: Any, n: Any) -> Any:
 # ---------------------------------------------------------------------------------------------------- tiles
 
 
+class _BFloat(ir.Type):  # type: ignore[misc]
+    """LLVM's bfloat, which llvmlite has no name for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
+def _pairs(b: Any, words: Any) -> Any:
+    """A vector of 32-bit words as twice as many bfloat16 numbers."""
+    return b.bitcast(words, ir.VectorType(_BFloat(), 2 * words.type.count))
+
+
+def _add_pairs(b: Any, x: Any, y: Any, z: Any) -> Any:
+    """z + x * y of both numbers of each pair; x and y are bfloat16, z a vector of half as many float32."""
+    function = ir.FunctionType(z.type, [z.type, x.type, y.type])
+    name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * z.type.count}"
+    return b.call(get_or_insert_function(b.module, function, name), [z, x, y])
+
+
+def _load_words(b: Any, address: Any, lanes: int) -> Any:
+    return b.load(b.bitcast(address, ir.VectorType(I32, lanes).as_pointer()), align=2)
+
+
 def _make_product_tile(rows: int, lanes: int = LANES) -> Any:
     """C[0:rows, 0:lanes] += A[0:rows, 0:k] @ B[0:k, 0:lanes], A and C float32, B by its tag; strides in elements."""
 
@@ -324,58 +362,142 @@ product_tile_2_wide, product_tile_3_wide = (_make_product_tile(rows, FEW_COLUMNS
 product_tile_6_wide = _make_product_tile(6, MANY_COLUMNS)
 
 
-def _sums_of_four(b: Any, v: list[Any]) -> Any:
-    """Four vectors -> the vector of their four sums."""
+@intrinsic
+def pair_tile_6x64(typingctx: Any, a: Any, lda: Any, b_: Any, ldb: Any, c: Any, ldc: Any, k: Any) -> Any:
+    """C[0:6, 0:64] += A[0:6, 0:k, 0:2] @ B[0:k, 0:64, 0:2] over k pairs of bfloat16, C float32; strides in pairs, ldc in
+    elements. Only where the processor `multiplies` them."""
 
-    def mix(x: Any, y: Any, lanes: list[int]) -> Any:
-        return b.shuffle_vector(x, y, ir.VectorType(I32, len(lanes))(lanes))
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        if not BFLOAT16_PRODUCTS:  # then it is compiled with its callers, but never called
+            return context.get_dummy_value()
+        a, lda, right, ldb, c, ldc, k = args
+        a_rows = [_at(b, a, b.mul(lda, I64(r)), I32) for r in range(6)]
+        places = [_at(b, c, b.add(b.mul(ldc, I64(r)), I64(v)), F32) for r in range(6) for v in range(0, 64, LANES)]
 
-    while (lanes := v[0].type.count) > 4:
-        low, high = list(range(lanes // 2)), list(range(lanes // 2, lanes))
-        v = [b.fadd(mix(x, x, low), mix(x, x, high)) for x in v]
-    left, right = (b.fadd(mix(x, y, [0, 2, 4, 6]), mix(x, y, [1, 3, 5, 7])) for x, y in (v[:2], v[2:]))
-    return b.fadd(mix(left, right, [0, 2, 4, 6]), mix(left, right, [1, 3, 5, 7]))
+        def step(i: Any, state: list[Any]) -> list[Any]:
+            here = b.mul(i, ldb)
+            vectors = [
+                _pairs(b, _load_words(b, _at(b, right, b.add(here, I64(v)), I32), LANES)) for v in range(0, 64, LANES)
+            ]
+            rows = [_pairs(b, _splat(b, b.load(b.gep(row, [i]), align=2), LANES)) for row in a_rows]
+            products = [(x, y) for x in rows for y in vectors]
+            return [_add_pairs(b, x, y, total) for (x, y), total in zip(products, state)]
+
+        start = [_load_vector(b, place, types.float32, LANES) for place in places]
+        for total, place in zip(_loop(b, k, start, step), places):
+            _store_vector(b, total, place)
+        return context.get_dummy_value()
+
+    i64 = types.int64
+    return types.void(i64, i64, i64, i64, i64, i64, i64), codegen
 
 
-def _make_dot_tile(rows: int, keys: int) -> Any:
-    """S[r, j] = A[r, :] . B[j, :] for `rows` rows and 4 keys, or 1; n, a multiple of 16, is their length."""
-    lanes = 16 if AVX512 else 8  # of a register
+@intrinsic
+def round_row(typingctx: Any, source: Any, target: Any, n: Any) -> Any:
+    """T[i] = S[i], float32 to bfloat16, i < n, a multiple of 16. They may begin at the same place."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        source, target, n = args
+
+        def step(i: Any, state: list[Any]) -> list[Any]:
+            at = b.mul(i, I64(LANES))
+            value = _load_vector(b, _at(b, source, at, F32), types.float32, LANES)
+            store_vector_at(b, value, target, at, types.uint16)
+            return []
+
+        _loop(b, b.udiv(n, I64(LANES)), [], step)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def pair_up(typingctx: Any, first: Any, second: Any, target: Any, n: Any) -> Any:
+    """T[i] = (first[i], second[i]) of 16-bit numbers, i < n, a multiple of 16."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        first, second, target, n = args
+        half = ir.VectorType(I16, LANES)
+        order = ir.VectorType(I32, 2 * LANES)([lane // 2 + lane % 2 * LANES for lane in range(2 * LANES)])
+
+        def step(i: Any, state: list[Any]) -> list[Any]:
+            at = b.mul(i, I64(LANES))
+            x, y = (b.load(b.bitcast(_at(b, row, at, I16), half.as_pointer()), align=2) for row in (first, second))
+            both = b.shuffle_vector(x, y, order)
+            b.store(both, b.bitcast(_at(b, target, at, I32), both.type.as_pointer()), align=2)
+            return []
+
+        _loop(b, b.udiv(n, I64(LANES)), [], step)
+        return context.get_dummy_value()
+
+    i64 = types.int64
+    return types.void(i64, i64, i64, i64), codegen
+
+
+def _sums_by_lane(b: Any, vectors: list[Any]) -> Any:
+    """As many vectors as each has lanes -> the vector of their sums.
+
+    Two vectors become one, half of whose lanes still belong to each, and so on: an addition, a blend and one shuffle a pair.
+    """
+    lanes = vectors[0].type.count
+    while (half := len(vectors) // 2) > 0:
+        mine = [lane & half == 0 for lane in range(lanes)]
+        kept, moved = (
+            ir.VectorType(I32, lanes)([(lane ^ flip) + (0 if first else lanes) for lane, first in enumerate(mine)])
+            for flip in (0, half)
+        )
+        pairs = zip(vectors[:half], vectors[half:])
+        vectors = [b.fadd(b.shuffle_vector(x, y, kept), b.shuffle_vector(x, y, moved)) for x, y in pairs]
+    return vectors[0]
+
+
+def _make_scores_tile(lanes: int) -> Any:
+    """S[r, j] = Q[r, :] . K[j, :] for `lanes` keys that lie one after another, in `dim` elements that are a multiple of
+    `lanes`, or of twice as many where bfloat16 is multiplied as it is (`multiplies`). Q comes as K then, else in float32.
+
+    A row at a time, since keys come from the first-level cache as fast as they are multiplied.
+    """
 
     @intrinsic
-    def dot_tile(typingctx: Any, a: Any, lda: Any, b_: Any, ldb: Any, tag: Any, s: Any, lds: Any, n: Any) -> Any:
-        element = I16 if _is_bf16(tag) else F32
+    def scores_tile(typingctx: Any, q: Any, rows: Any, dim: Any, keys: Any, tag: Any, s: Any, lds: Any) -> Any:
+        paired = multiplies(tag)
 
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            a, lda, right, ldb, _, s, lds, n = args
-            a_rows = [_at(b, a, b.mul(lda, I64(r)), F32) for r in range(rows)]
-            b_rows = [_at(b, right, b.mul(ldb, I64(j)), element) for j in range(keys)]
-            vector = ir.VectorType(F32, lanes)
+            q, rows, dim, keys, _, s, lds = args
+            kind = ir.VectorType(F32, lanes)
+            step, q_element, key_element = (2 * lanes if paired else lanes), (I16 if paired else F32), _element(tag)
+            q, s = b.inttoptr(q, q_element.as_pointer()), b.inttoptr(s, F32.as_pointer())
+            places = [_at(b, keys, b.mul(dim, I64(j)), key_element) for j in range(lanes)]
 
-            def step(i: Any, state: list[Any]) -> list[Any]:
-                offset = b.mul(i, I64(lanes))
-                left = [_load_vector(b, b.gep(row, [offset]), types.float32, lanes) for row in a_rows]
-                other = [_load_vector(b, b.gep(row, [offset]), tag, lanes) for row in b_rows]
-                return [_fma(b, left[r], other[j], state[r * keys + j]) for r in range(rows) for j in range(keys)]
+            def one_row(r: Any, _: list[Any]) -> list[Any]:
+                row = b.gep(q, [b.mul(r, dim)])
 
-            zero = vector([0.0] * lanes)
-            totals = _loop(b, b.sdiv(n, I64(lanes)), [zero] * (rows * keys), step)
-            for r in range(rows):
-                four = totals[r * keys : r * keys + keys] + [zero] * (4 - keys)
-                target, sums = _at(b, s, b.mul(lds, I64(r)), F32), _sums_of_four(b, four)
-                if keys == 4:
-                    _store_vector(b, sums, target)
-                else:
-                    b.store(b.extract_element(sums, I32(0)), target)
+                def add_products(i: Any, sums: list[Any]) -> list[Any]:
+                    here = b.mul(i, I64(step))
+                    x, theirs = b.gep(row, [here]), [b.gep(place, [here]) for place in places]
+                    if paired:
+                        both = _pairs(b, _load_words(b, x, lanes))
+                        keys = [_pairs(b, _load_words(b, key, lanes)) for key in theirs]
+                        return [_add_pairs(b, both, key, total) for total, key in zip(sums, keys)]
+                    wide = _load_vector(b, x, types.float32, lanes)
+                    return [_fma(b, wide, _load_vector(b, key, tag, lanes), total) for total, key in zip(sums, theirs)]
+
+                sums = _loop(b, b.udiv(dim, I64(step)), [kind([0.0] * lanes)] * lanes, add_products)
+                _store_vector(b, _sums_by_lane(b, sums), b.gep(s, [b.mul(r, lds)]))
+                return []
+
+            _loop(b, rows, [], one_row)
             return context.get_dummy_value()
 
         i64 = types.int64
-        return types.void(i64, i64, i64, i64, tag, i64, i64, i64), codegen
+        return types.void(i64, i64, i64, i64, tag, i64, i64), codegen
 
-    return dot_tile
+    return scores_tile
 
 
-dot_tile_1x4, dot_tile_2x4, dot_tile_3x4 = (_make_dot_tile(rows, 4) for rows in (1, 2, 3))
-dot_tile_1x1, dot_tile_2x1, dot_tile_3x1 = (_make_dot_tile(rows, 1) for rows in (1, 2, 3))
+KEYS = 16 if AVX512 else 8
+"""Keys of a scores tile: a register's lanes."""
+scores_tile, scores_tile_8 = _make_scores_tile(KEYS), _make_scores_tile(8)
 
 
 @intrinsic
@@ -422,13 +544,13 @@ def _exp(b: Any, x: Any) -> Any:
 
 
 def _make_softmax_row(width: int) -> Any:
-    """Turn scores s[first:last] into weights e**(s - max), the rest of s[0:width] into zeros; (new max, sum).
+    """Turn scores scale * s[first:last] into weights e**(score - max), the rest of s[0:width] into zeros; (new max, sum).
 
     One straight run of vector operations: a loop for each step would wait for its last sum, three times a row.
     """
 
     @intrinsic
-    def softmax_row(typingctx: Any, s: Any, first: Any, last: Any, highest: Any) -> Any:
+    def softmax_row(typingctx: Any, s: Any, first: Any, last: Any, highest: Any, scale: Any) -> Any:
         kind, lanes = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 
         def fold(b: Any, vectors: list[Any], combine: Any) -> Any:
@@ -442,16 +564,16 @@ def _make_softmax_row(width: int) -> Any:
             return b.extract_element(v, I32(0))
 
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            s, first, last, highest = args
+            s, first, last, highest, scale = args
             begin, end = (_splat(b, b.trunc(at, I32), LANES) for at in (first, last))
-            before = _splat(b, highest, LANES)
+            before, by = _splat(b, highest, LANES), _splat(b, scale, LANES)
             places = [_at(b, s, I64(i), F32) for i in range(0, width, LANES)]
             scores, seen = [], []
             for i, place in enumerate(places):
                 index = lanes(list(range(i * LANES, (i + 1) * LANES)))
                 inside = b.and_(b.icmp_signed(">=", index, begin), b.icmp_signed("<", index, end))
                 seen.append(inside)
-                scores.append(b.select(inside, _load_vector(b, place, types.float32, LANES), before))
+                scores.append(b.select(inside, b.fmul(_load_vector(b, place, types.float32, LANES), by), before))
             top = fold(b, [before, *scores], lambda x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
             tops, zero = _splat(b, top, LANES), kind([0.0] * LANES)
             weights = [b.select(ok, _exp(b, b.fsub(x, tops)), zero) for x, ok in zip(scores, seen)]
@@ -460,12 +582,34 @@ def _make_softmax_row(width: int) -> Any:
             total = fold(b, weights, b.fadd)
             return context.make_tuple(b, signature.return_type, [top, total])
 
-        return types.UniTuple(types.float32, 2)(types.int64, types.int64, types.int64, types.float32), codegen
+        i64, f32 = types.int64, types.float32
+        return types.UniTuple(f32, 2)(i64, i64, i64, f32, f32), codegen
 
     return softmax_row
 
 
 softmax_row_64 = _make_softmax_row(64)
+
+
+@intrinsic
+def in_pairs(typingctx: Any, tag: Any) -> Any:
+    """`multiplies`, for a kernel."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return ir.IntType(1)(int(multiplies(tag)))
+
+    return types.boolean(tag), codegen
+
+
+@intrinsic
+def factor_tag(typingctx: Any, tag: Any) -> Any:
+    """The tag by which `scores_tile` takes what it multiplies numbers of `tag` with."""
+    kind = tag if multiplies(tag) else types.float32
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return context.get_constant(kind, 0)
+
+    return kind(tag), codegen
 
 
 @intrinsic

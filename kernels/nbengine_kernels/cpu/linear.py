@@ -19,8 +19,7 @@ from nbengine_kernels.cpu.panels import (
     PANELS_OF_ONE_ROW,
     WIDTH,
     one_row_tile,
-    pack_groups,
-    pack_nibbles,
+    pack_int4,
     pack_outputs,
     pack_pairs,
     pack_rows,
@@ -42,7 +41,7 @@ def record(*names: str) -> np.dtype[Any]:
     return np.dtype([(name, np.int64) for name in names])
 
 
-MATRIX = record("panels", "panel_bytes", "groups", "group_scales", "scale", "bias", "inputs", "outputs", "unit")
+MATRIX = record("panels", "panel_bytes", "groups", "scale", "bias", "inputs", "outputs", "unit")
 """Addresses and numbers of a packed matrix; groups: of int4, a row; unit: panels that a thread draws at a time."""
 
 
@@ -79,7 +78,6 @@ def multiply_units(
             if rows == 1:  # streams through memory, in order, and finds the next panel's front there
                 ir.prefetch(ahead, AHEAD_BYTES)
                 ahead = panel + AHEAD_BYTES
-            scales = matrix.group_scales + p * groups * 2 * WIDTH * 2
             scale, bias = matrix.scale + column * 4, matrix.bias + column * 4
             ragged = column + step * WIDTH > matrix.outputs
             r = begin
@@ -88,12 +86,12 @@ def multiply_units(
                 c, ldc = (edge.ctypes.data, step * WIDTH) if ragged else (target, y_stride)
                 if rows == 1 and step == PANELS_OF_ONE_ROW:
                     n = one_row_tile(
-                        end - r, row, lda, row_tag, pairs, s, panel, size, weight_tag, scales, scale, bias, c, ldc, tag,
+                        end - r, row, lda, row_tag, pairs, s, panel, size, weight_tag, scale, bias, c, ldc, tag,
                         ahead, slow,
                     )  # fmt: skip
                 else:
                     n = panel_tile(
-                        end - r, row, lda, row_tag, pairs, s, panel, size, weight_tag, scales, scale, bias, c, ldc, tag,
+                        end - r, row, lda, row_tag, pairs, s, panel, size, weight_tag, scale, bias, c, ldc, tag,
                         ahead, slow,
                     )  # fmt: skip
                 if ragged:
@@ -113,16 +111,16 @@ def _take_row(x: Any, inputs: Any, row: Any, depth: Any, sums: Any, groups: Any,
         ir.store(row, i, ir.load(x, i, tag), row_tag)
     for i in range(inputs, depth):
         ir.store(row, i, np.float32(0.0), row_tag)
-    group_sums(row, sums, groups)
+    group_sums(row, sums, groups, row_tag)
 
 
 @njit(cache=True, error_model="numpy", fastmath=LOOSE)
-def group_sums(wide: Any, sums: Any, groups: Any) -> None:
+def group_sums(row: Any, sums: Any, groups: Any, row_tag: Any) -> None:
     """What int4's offsets are multiplied by: the sum of each group of inputs of one row."""
     for g in range(groups):
         total = np.float32(0.0)
         for i in range(g * INT4_GROUP, (g + 1) * INT4_GROUP):
-            total += ir.load(wide, i, _F32)
+            total += ir.load(row, i, row_tag)
         ir.store(sums, g, total, _F32)
 
 
@@ -141,12 +139,14 @@ def _linear(
 ) -> None:
     matrix = matrices[0]
     inputs, groups, depth = matrix.inputs, matrix.groups, (matrix.inputs + 1) // 2 * 2
-    as_it_is = ir.size(tag) == ir.size(row_tag) and depth == inputs and groups == 0
+    as_it_is = ir.size(tag) == ir.size(row_tag) and depth == inputs
     memory = np.empty(rows * groups + (0 if as_it_is else rows * depth) + 1, dtype=np.float32)
     sums = memory.ctypes.data
     a, lda = (x, x_stride) if as_it_is else (sums + rows * groups * 4, depth)
-    if not as_it_is:
-        for r in range(rows):
+    for r in range(rows):
+        if as_it_is:
+            group_sums(x + r * x_stride * ir.size(tag), sums + r * groups * 4, groups, row_tag)
+        else:
             row = a + r * depth * ir.size(row_tag)
             _take_row(x + r * x_stride * ir.size(tag), inputs, row, depth, sums + r * groups * 4, groups, tag, row_tag)
     counter = np.zeros(ir.COUNTER_BYTES // 8, dtype=np.int64)
@@ -173,7 +173,6 @@ class PackedLinear:
         self.dtype = weight.dtype
         self.bias = None if bias is None else bias.detach().to(weight.dtype)
         self._panels: Tensor | None = None
-        self._group_scales: Tensor | None = None
         self._plain: Tensor | None = None
         self.weight_tag: Any = _F32
         scale = self._pack(weight.detach())
@@ -185,7 +184,7 @@ class PackedLinear:
             count = panels.shape[0]
             self.record[0] = (
                 panels.data_ptr(), panels.numel() // count * panels.element_size(),
-                *((0, 0) if self._group_scales is None else (self.in_features // INT4_GROUP, self._group_scales.data_ptr())),
+                self.in_features // INT4_GROUP if quantization == "int4" else 0,
                 self._scale.data_ptr(), self._bias.data_ptr(), self.in_features, self.out_features,
                 UNIT if self.out_features <= 4096 else 4 * UNIT,  # small matrices: fine shares; large ones: fewer draws
             )  # fmt: skip
@@ -196,7 +195,7 @@ class PackedLinear:
 
     def row_tag(self, tag: Any) -> Any:
         """How the tiles want rows that come by `tag`: as bfloat16 where the processor multiplies that, else as float32."""
-        return BFLOAT16 if BFLOAT16_PRODUCTS and self.weight_tag is BFLOAT16 and tag is BFLOAT16 else _F32
+        return BFLOAT16 if BFLOAT16_PRODUCTS and self.weight_tag is not _F32 and tag is BFLOAT16 else _F32
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """x: (M, I), rows may be strided. Returns (M, O) in x's dtype, in `out` where that is given."""
@@ -208,18 +207,21 @@ class PackedLinear:
 
     def take_rows(self, indices: Tensor) -> Tensor:
         """See `reference.PackedLinear.take_rows`; straight from the panels, where a second copy would be the alternative."""
-        if self._panels is None or self.quantization is not None:
+        if self._panels is None or self.quantization == "int4":
             return F.embedding(indices, self._unpacked().to(self.dtype))
         depth = self._panels.shape[1]  # inputs, or pairs of them
         panel, column = indices.long() // WIDTH, indices.long() % WIDTH
         places = (panel[:, None] * depth + torch.arange(depth)) * WIDTH + column[:, None]  # (T, depth)
         flat = self._panels.view(self._panels.shape[0] * depth * WIDTH, -1)
         rows = flat.index_select(0, places.flatten())
-        return rows.view(len(indices), depth * flat.shape[1])[:, : self.in_features].contiguous()
+        rows = rows.view(len(indices), depth * flat.shape[1])[:, : self.in_features]
+        if self.quantization == "int8":
+            rows = rows.float() * self._scale[indices.long(), None]
+        return rows.to(self.dtype).contiguous()
 
     def nbytes(self) -> int:
         """Bytes that the packed weight takes, with its scales and bias."""
-        held = (self._panels, self._group_scales, self._plain, self._scale, self._bias)
+        held = (self._panels, self._plain, self._scale, self._bias)
         return sum(t.numel() * t.element_size() for t in held if t is not None)
 
     def _pack(self, weight: Tensor) -> Tensor | None:
@@ -229,8 +231,7 @@ class PackedLinear:
             self._panels, self.weight_tag = pack_rows(codes), _INT8
             return scale
         if self.quantization == "int4":
-            codes, scale, zero = quantize_int4(weight)
-            self._panels, self._group_scales, self.weight_tag = pack_nibbles(codes), pack_groups(scale, zero), _INT4
+            self._panels, self.weight_tag = pack_int4(*quantize_int4(weight)), _INT4
         elif self.dtype == torch.bfloat16:
             self._panels, self.weight_tag = pack_pairs(weight), BFLOAT16
         elif self.dtype == torch.float32:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nbengine_kernels.cpu import ir
 from nbengine_kernels.cpu.activation import SILU, gated_rows
-from nbengine_kernels.cpu.attention import attend_pieces, cut_pieces, scratch_floats
+from nbengine_kernels.cpu.attention import attend_pieces, cut_pieces, heads_of_unit, scratch_floats
 from nbengine_kernels.cpu.linear import MATRIX, PackedLinear, count_units, group_sums, multiply_units, record
 from nbengine_kernels.cpu.norm import norm_rows
 from nbengine_kernels.cpu.rotary import turn_and_put
@@ -73,7 +73,7 @@ def _norm(
                 x, width, residual, width, weight, y, width, residual, width, eps, width, first, last, tag, tag, row_tag
             )
         for r in range(first, last):
-            group_sums(y + r * width * 4, sums + r * groups * 4, groups)
+            group_sums(y + r * width * ir.size(row_tag), sums + r * groups * 4, groups, row_tag)
         ir.finish_ticket(counter)
     ir.wait_finished(counter, units)
 
@@ -131,11 +131,11 @@ def _attend(layer: Any, model: Any, job: Any, pieces: Any, memory: Any, counter:
         job.tables, job.table_stride, job.starts, job.lengths, job.inputs, heads * dim, pieces, counter,
         heads, kv_heads, model.block_size, dim, model.scale, layer.window, _ZERO, tag, row_tag, memory,
     )  # fmt: skip
-    ir.wait_finished(counter, pieces.shape[0] * kv_heads)
+    ir.wait_finished(counter, pieces.shape[0] * (kv_heads // heads_of_unit(pieces, kv_heads)))
 
 
 @njit(cache=True, error_model="numpy")
-def _sum_groups(x: Any, sums: Any, rows: Any, matrix: Any, counter: Any) -> None:
+def _sum_groups(x: Any, sums: Any, rows: Any, matrix: Any, counter: Any, row_tag: Any) -> None:
     """Where a product needs group sums of rows that came into being in pieces."""
     units = (rows + ROWS - 1) // ROWS if matrix.groups > 0 else np.int64(0)
     while True:
@@ -143,7 +143,8 @@ def _sum_groups(x: Any, sums: Any, rows: Any, matrix: Any, counter: Any) -> None
         if unit >= units:
             break
         for r in range(unit * ROWS, min(rows, unit * ROWS + ROWS)):
-            group_sums(x + r * matrix.inputs * 4, sums + r * matrix.groups * 4, matrix.groups)
+            row = x + r * matrix.inputs * ir.size(row_tag)
+            group_sums(row, sums + r * matrix.groups * 4, matrix.groups, row_tag)
         ir.finish_ticket(counter)
     ir.wait_finished(counter, units)
 
@@ -160,7 +161,8 @@ def _activate(job: Any, down: Any, counter: Any, tag: Any, row_tag: Any) -> None
         first, last = unit * ROWS, min(job.tokens, unit * ROWS + ROWS)
         gated_rows(job.mlp, 2 * width, job.mlp_inputs, width, width, SILU, first, last, tag, row_tag)
         for r in range(first, last):
-            group_sums(job.mlp_inputs + r * width * 4, job.mlp_sums + r * down.groups * 4, down.groups)
+            row, sums = job.mlp_inputs + r * width * ir.size(row_tag), job.mlp_sums + r * down.groups * 4
+            group_sums(row, sums, down.groups, row_tag)
         ir.finish_ticket(counter)
     ir.wait_finished(counter, units)
 
@@ -185,7 +187,7 @@ def _head(model: Any, matrix: Any, job: Any, counter: Any, tag: Any, row_tag: An
             x, width, residual, width, model.final_norm, y, width, total, width, model.eps, width,
             nothing, np.int64(1), tag, tag, row_tag,
         )  # fmt: skip
-        group_sums(y, job.sums + unit * matrix.groups * 4, matrix.groups)
+        group_sums(y, job.sums + unit * matrix.groups * 4, matrix.groups, row_tag)
         ir.finish_ticket(counter)
     ir.wait_finished(counter, job.wanted)
     _multiply(matrix, job.inputs, job.sums, job.wanted, job.logits, counter + ir.COUNTER_BYTES, row_tag, head_tag, _F32)
@@ -209,7 +211,7 @@ def _work(
         _multiply(qkv, job.inputs, job.sums, rows, job.inner, counter + one, row_tag, weight_tag, tag)
         _turn_and_put(layer, model, job, counter + 2 * one, tag)
         _attend(layer, model, job, pieces if layer.window == 0 else windowed, memory, counter + 3 * one, tag, row_tag)
-        _sum_groups(job.inputs, job.sums, rows, output, counter + 4 * one)
+        _sum_groups(job.inputs, job.sums, rows, output, counter + 4 * one, row_tag)
         _multiply(output, job.inputs, job.sums, rows, job.delta, counter + 5 * one, row_tag, weight_tag, tag)
         _norm(
             job.delta, job.residual, rows, layer.post_norm, model.hidden, model.eps, job.inputs, job.sums, gate_up.groups,

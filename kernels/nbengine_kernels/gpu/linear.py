@@ -96,15 +96,19 @@ class PackedLinear:
 
     def take_rows(self, indices: Tensor) -> Tensor:
         """See `reference.PackedLinear.take_rows`."""
-        return F.embedding(indices, self._weight if self._weight is not None else self._widened(self.dtype))
+        if self._weight is not None:
+            return F.embedding(indices, self._weight)
+        return self._widened(self.dtype, indices)
 
     def nbytes(self) -> int:
         """Bytes that the weight and the bias take."""
         held = [self._weight, self.bias] if self._weight is not None else [self._codes, self._scale, self._zero, self.bias]
         return sum(t.numel() * t.element_size() for t in held if t is not None)
 
-    def _widened(self, dtype: torch.dtype) -> Tensor:
+    def _widened(self, dtype: torch.dtype, rows: Tensor | slice = slice(None)) -> Tensor:
+        """The weight, or these rows of it."""
+        codes, scale = self._codes[rows], self._scale[rows]
         if self.quantization == "int8":
-            return dequantize_int8(self._codes, self._scale, dtype=dtype)
-        codes = torch.stack((self._codes & 15, self._codes >> 4), dim=-1).view(self.out_features, self.in_features)
-        return dequantize_int4(codes, self._scale, self._zero, dtype=dtype)
+            return dequantize_int8(codes, scale, dtype=dtype)
+        both = torch.stack((codes & 15, codes >> 4), dim=-1).view(len(codes), self.in_features)
+        return dequantize_int4(both, scale, self._zero[rows], dtype=dtype)
