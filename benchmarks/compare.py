@@ -179,7 +179,8 @@ def main() -> None:
     }
     if args.save:
         (HERE / "results").mkdir(exist_ok=True)
-        target = HERE / "results" / f"engines-{args.dtype}-{report['date']}.json"
+        name = f"engines-{args.dtype}-{'-'.join(args.workloads)}-{report['date']}.json"  # one run, one file
+        target = HERE / "results" / name
         target.write_text(json.dumps(report, indent=1) + "\n")
         print(f"Wrote {target}")
     if args.json:

@@ -31,6 +31,15 @@ def machine_busy_s() -> float:
     return (fields[0] + fields[1] + fields[2] + sum(fields[5:8])) / os.sysconf("SC_CLK_TCK")
 
 
+def peak_rss_mb() -> float:
+    """Of this process alone: on Linux ru_maxrss begins with that of the process which started it."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        return int(fields["VmHWM"].split()[0]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def percentile(values: list[float], q: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
@@ -87,8 +96,7 @@ def main() -> None:
         print("  ".join(f"{k} {v:.1f}" if isinstance(v, float) else f"{k} {v}" for k, v in repeats[-1].items()))
     summary = {k: statistics.median(r[k] for r in repeats) for k, v in repeats[0].items() if isinstance(v, float)}
     summary |= {k: getattr(args, k) for k in ("engine", "workload", "dtype", "quantization", "threads", "reps")}
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    summary |= {"sha": repeats[-1]["sha"], "load_s": load_s, "peak_rss_mb": peak}
+    summary |= {"sha": repeats[-1]["sha"], "load_s": load_s, "peak_rss_mb": peak_rss_mb()}
     if args.json:
         print(json.dumps(summary))
 
