@@ -20,18 +20,16 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from nbengine_kernels.cpu import ir
+from nbengine_kernels.cpu import ir, tiles
 from nbengine_kernels.cpu.mathematics import LOOSE, exp, tanh
+from nbengine_kernels.cpu.pieces import TILE_ROWS, cut_pieces, heads_of_unit
 from nbengine_kernels.cpu.runtime import FLOAT32, rows_of, tag_of, threads
 from nbengine_kernels.reference.attention import paged_attention as reference_paged_attention
 
 TILE_KEYS = 64
-TILE_ROWS = 48
 FEW_ROWS = 8
-MANY_PIECES = 8  # from so many on, all KV heads of a piece are one unit of work
 _F32 = FLOAT32
 _ZERO, _ONE, _NEVER = np.float32(0.0), np.float32(1.0), np.float32(-1e30)
-LEAST_SHARED = 64  # keys that two requests must share to be taken together
 _SERIAL_ELEMENTS = 2048  # of the query, below which waking threads costs more than it brings
 
 
@@ -48,7 +46,7 @@ def _dense(
     """Where keys or values first .. first + count (at most KEYS, `first` a multiple of them) lie one after another: in the
     cache, or in `room`, to which they are copied if blocks are no multiple of KEYS."""
     step = dim * ir.size(tag)
-    if bs % ir.KEYS == 0:
+    if bs % tiles.KEYS == 0:
         return cache + (ir.load_i32(table, first // bs) * stride + head * bs * dim) * ir.size(tag) + first % bs * step
     done = 0
     while done < count:
@@ -107,10 +105,10 @@ def _take_query(query: Any, stride: Any, tokens: Any, group: Any, dim: Any, tag:
 def _few_scores(q: Any, rows: Any, dim: Any, keys: Any, tag: Any, s: Any) -> None:
     """s[r, j] = q[r] . keys[j] for KEYS keys that lie one after another."""
     if dim * ir.size(tag) % ir.CACHE_LINE == 0:
-        ir.scores_tile(q, rows, dim, keys, tag, s, TILE_KEYS)
+        tiles.scores_tile(q, rows, dim, keys, tag, s, TILE_KEYS)
     else:
-        for j in range(0, ir.KEYS, 8):
-            ir.scores_tile_8(q, rows, dim, keys + j * dim * ir.size(tag), tag, s + j * 4, TILE_KEYS)
+        for j in range(0, tiles.KEYS, 8):
+            tiles.scores_tile_8(q, rows, dim, keys + j * dim * ir.size(tag), tag, s + j * 4, TILE_KEYS)
 
 
 @njit(cache=True, error_model="numpy")
@@ -124,21 +122,21 @@ def _add_product(a: Any, rows: Any, values: Any, count: Any, tag: Any, o: Any, d
             value, to = values + d * ir.size(tag), o_row + d * 4
             wide = dim % 64 == 0
             if n == 1 and wide:
-                ir.product_tile_1x64(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+                tiles.product_tile_1x64(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
                 d += 64
             elif n == 2 and wide:
-                ir.product_tile_2_wide(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
-                d += ir.FEW_COLUMNS
+                tiles.product_tile_2_wide(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+                d += tiles.FEW_COLUMNS
             elif wide:
-                ir.product_tile_3_wide(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
-                d += ir.FEW_COLUMNS
+                tiles.product_tile_3_wide(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+                d += tiles.FEW_COLUMNS
             else:
                 if n == 1:
-                    ir.product_tile_1(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+                    tiles.product_tile_1(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
                 elif n == 2:
-                    ir.product_tile_2(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+                    tiles.product_tile_2(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
                 else:
-                    ir.product_tile_3(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
+                    tiles.product_tile_3(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
                 d += 16
         r += n
 
@@ -148,24 +146,24 @@ def _many_scores(q: Any, rows: Any, dim: Any, turned: Any, count: Any, s: Any) -
     """s = q @ turned, for keys that are widened and transposed: (dim, TILE_KEYS). A multiple of 6 rows is touched."""
     for i in range((rows + 5) // 6 * 6 * TILE_KEYS):
         ir.store(s, i, _ZERO, _F32)
-    for j in range(0, count, ir.MANY_COLUMNS):
+    for j in range(0, count, tiles.MANY_COLUMNS):
         for r in range(0, rows, 6):
             to = s + (r * TILE_KEYS + j) * 4
-            ir.product_tile_6_wide(q + r * dim * 4, dim, turned + j * 4, TILE_KEYS, _F32, to, TILE_KEYS, dim)
+            tiles.product_tile_6_wide(q + r * dim * 4, dim, turned + j * 4, TILE_KEYS, _F32, to, TILE_KEYS, dim)
 
 
 @njit(cache=True, error_model="numpy")
 def _add_many_products(a: Any, rows: Any, values: Any, count: Any, o: Any, dim: Any) -> None:
     """o += a @ values, for widened values. A multiple of 6 rows is touched."""
-    wide = dim // ir.MANY_COLUMNS * ir.MANY_COLUMNS
-    for d in range(0, wide, ir.MANY_COLUMNS):
+    wide = dim // tiles.MANY_COLUMNS * tiles.MANY_COLUMNS
+    for d in range(0, wide, tiles.MANY_COLUMNS):
         for r in range(0, rows, 6):
             to = o + (r * dim + d) * 4
-            ir.product_tile_6_wide(a + r * TILE_KEYS * 4, TILE_KEYS, values + d * 4, dim, _F32, to, dim, count)
+            tiles.product_tile_6_wide(a + r * TILE_KEYS * 4, TILE_KEYS, values + d * 4, dim, _F32, to, dim, count)
     for d in range(wide, dim, 16):
         for r in range(0, rows, 6):
             to = o + (r * dim + d) * 4
-            ir.product_tile_6(a + r * TILE_KEYS * 4, TILE_KEYS, values + d * 4, dim, _F32, to, dim, count)
+            tiles.product_tile_6(a + r * TILE_KEYS * 4, TILE_KEYS, values + d * 4, dim, _F32, to, dim, count)
 
 
 @njit(cache=True, error_model="numpy")
@@ -175,16 +173,16 @@ def _many_pair_scores(
 ) -> None:  # fmt: skip
     """s = q @ keys first .. first + count of a bfloat16 cache, turned in pairs: (dim / 2, TILE_KEYS, 2)."""
     pairs = dim // 2
-    for j in range(0, count, ir.KEYS):
-        keys = _dense(cache, stride, head, table, first + j, min(np.int64(ir.KEYS), count - j), bs, dim, tag, room)
-        for i in range(0, ir.KEYS, 8):
+    for j in range(0, count, tiles.KEYS):
+        keys = _dense(cache, stride, head, table, first + j, min(np.int64(tiles.KEYS), count - j), bs, dim, tag, room)
+        for i in range(0, tiles.KEYS, 8):
             for d in range(0, pairs, 8):
                 source, target = keys + (i * pairs + d) * 4, turned + (d * TILE_KEYS + j + i) * 4
-                ir.transpose_8x8(source, pairs, _F32, target, TILE_KEYS)
+                tiles.transpose_8x8(source, pairs, _F32, target, TILE_KEYS)
     for i in range(rows * TILE_KEYS):
         ir.store(s, i, _ZERO, _F32)
     for r in range(0, rows, 6):
-        ir.pair_tile_6x64(q + r * pairs * 4, pairs, turned, TILE_KEYS, s + r * TILE_KEYS * 4, TILE_KEYS, pairs)
+        tiles.pair_tile_6x64(q + r * pairs * 4, pairs, turned, TILE_KEYS, s + r * TILE_KEYS * 4, TILE_KEYS, pairs)
 
 
 @njit(cache=True, error_model="numpy")
@@ -195,16 +193,16 @@ def _add_many_pair_products(
     """o += s @ values first .. first + count of a bfloat16 cache, two and two side by side: (count / 2, dim, 2). The weights
     are rounded to bfloat16, in place."""
     step = dim * ir.size(tag)
-    for j in range(0, count, ir.KEYS):
-        n = min(np.int64(ir.KEYS), count - j)
+    for j in range(0, count, tiles.KEYS):
+        n = min(np.int64(tiles.KEYS), count - j)
         values = _dense(cache, stride, head, table, first + j, n, bs, dim, tag, room)
         for i in range(0, n, 2):  # beyond the last, whose weight is 0, anything finite
-            ir.pair_up(values + i * step, values + min(i + 1, n - 1) * step, paired + (j + i) // 2 * dim * 4, dim)
-    ir.round_row(s, s, rows * TILE_KEYS)
+            tiles.pair_up(values + i * step, values + min(i + 1, n - 1) * step, paired + (j + i) // 2 * dim * 4, dim)
+    tiles.round_row(s, s, rows * TILE_KEYS)
     for d in range(0, dim, 64):
         for r in range(0, rows, 6):
             weights = s + r * TILE_KEYS // 2 * 4
-            ir.pair_tile_6x64(weights, TILE_KEYS // 2, paired + d * 4, dim, o + (r * dim + d) * 4, dim, (count + 1) // 2)
+            tiles.pair_tile_6x64(weights, TILE_KEYS // 2, paired + d * 4, dim, o + (r * dim + d) * 4, dim, (count + 1) // 2)
 
 
 @njit(cache=True, error_model="numpy", fastmath=LOOSE)
@@ -248,7 +246,7 @@ def _weigh(
             first, last = 0, 0
         if cap > _ZERO:
             _cap_row(row, first, last, scale, cap)
-        top, total = ir.softmax_row_64(row, first, last, before, scale if cap == _ZERO else _ONE)
+        top, total = tiles.softmax_row_64(row, first, last, before, scale if cap == _ZERO else _ONE)
         if top > before:
             shrink = exp(before - top)
             ir.store(tops, r, top, _F32)
@@ -286,15 +284,15 @@ def _attend(
                 # what will be read next is asked for while this is being computed
                 next_head = h + 1 if h + 1 < head + heads else head
                 following = begin if next_head > h else begin + TILE_KEYS
-                for j in range(0, count, ir.KEYS):
-                    n = min(np.int64(ir.KEYS), count - j)
-                    _ask(key_cache, key_stride, next_head, table, following + j, ir.KEYS, end, bs, dim, tag)
+                for j in range(0, count, tiles.KEYS):
+                    n = min(np.int64(tiles.KEYS), count - j)
+                    _ask(key_cache, key_stride, next_head, table, following + j, tiles.KEYS, end, bs, dim, tag)
                     keys = _dense(key_cache, key_stride, h, table, begin + j, n, bs, dim, tag, tile)
                     _few_scores(q + at, rows, dim, keys, tag, s + j * 4)
                 _weigh(s, rows, group, first_position, begin, count, scale, window, cap, o + at, dim, tops + row, sums + row)
-                for j in range(0, count, ir.KEYS):
-                    n = min(np.int64(ir.KEYS), count - j)
-                    _ask(value_cache, value_stride, next_head, table, following + j, ir.KEYS, end, bs, dim, tag)
+                for j in range(0, count, tiles.KEYS):
+                    n = min(np.int64(tiles.KEYS), count - j)
+                    _ask(value_cache, value_stride, next_head, table, following + j, tiles.KEYS, end, bs, dim, tag)
                     values = _dense(value_cache, value_stride, h, table, begin + j, n, bs, dim, tag, tile)
                     _add_product(s + j * 4, rows, values, n, tag, o + at, dim)
         elif _in_pairs(dim, tag):
@@ -309,18 +307,12 @@ def _attend(
             _gather_tile(key_cache, key_stride, head, table, begin, count, bs, dim, tag, tile)
             for j in range(0, TILE_KEYS, 8):
                 for d in range(0, dim, 8):
-                    ir.transpose_8x8(tile + (j * dim + d) * 4, dim, _F32, turned + (d * TILE_KEYS + j) * 4, TILE_KEYS)
+                    tiles.transpose_8x8(tile + (j * dim + d) * 4, dim, _F32, turned + (d * TILE_KEYS + j) * 4, TILE_KEYS)
             _many_scores(q, rows, dim, turned, count, s)
             _weigh(s, rows, group, first_position, begin, count, scale, window, cap, o, dim, tops, sums)
             _gather_tile(value_cache, value_stride, head, table, begin, count, bs, dim, tag, tile)
             _add_many_products(s, rows, tile, count, o, dim)
         begin += count
-
-
-@njit(cache=True, error_model="numpy")
-def heads_of_unit(pieces: Any, kv_heads: Any) -> Any:
-    """KV heads that a thread takes at a time: all, since they lie together in memory, if that leaves enough to share out."""
-    return kv_heads if pieces.shape[0] >= MANY_PIECES else np.int64(1)
 
 
 @njit(cache=True, error_model="numpy")
@@ -408,47 +400,6 @@ def scratch_floats(heads: Any, kv_heads: Any, dim: Any) -> Any:
     """How much memory of its own a thread needs."""
     room = _room(heads // kv_heads, kv_heads)
     return room * (4 * dim + 2 + TILE_KEYS) + TILE_KEYS * 2 * dim + 64
-
-
-@njit(cache=True, error_model="numpy")
-def _shared_keys(tables: Any, table_stride: Any, lengths: Any, a: Any, b: Any, bs: Any) -> Any:
-    """How many keys the requests a and b have in the same blocks, both requests' last key left out."""
-    most = (min(ir.load_i32(lengths, a), ir.load_i32(lengths, b)) - 1) // bs
-    n = np.int64(0)
-    while n < most and ir.load_i32(tables, a * table_stride + n) == ir.load_i32(tables, b * table_stride + n):
-        n += 1
-    return n * bs
-
-
-@njit(cache=True, error_model="numpy")
-def cut_pieces(
-    tables: Any, table_stride: Any, starts: Any, lengths: Any, requests: Any, group: Any, bs: Any, window: Any
-) -> Any:
-    """(pieces, 5): first request, number of requests, first query token, query tokens, keys that all of them share."""
-    tokens = max(1, TILE_ROWS // group)
-    total = ir.load_i32(starts, requests)
-    pieces = np.empty((total // tokens + requests, 5), dtype=np.int64)
-    count, r = np.int64(0), np.int64(0)
-    while r < requests:
-        first, end = ir.load_i32(starts, r), ir.load_i32(starts, r + 1)
-        members, shared = np.int64(1), np.int64(0)
-        if end - first == 1 and window == 0:
-            while members < tokens and r + members < requests and ir.load_i32(starts, r + members + 1) == end + members:
-                common = _shared_keys(tables, table_stride, lengths, r, r + members, bs)
-                common = common if members == 1 else min(common, shared)
-                if common < LEAST_SHARED:
-                    break
-                shared = common
-                members += 1
-        if members > 1:
-            pieces[count] = (r, members, first, members, shared)
-            count += 1
-        else:
-            for t in range(first, end, tokens):
-                pieces[count] = (r, 1, t, min(tokens, end - t), 0)
-                count += 1
-        r += members
-    return pieces[:count]
 
 
 @njit(cache=True, error_model="numpy", parallel=True)

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from nbengine_kernels.cpu import ir
 from nbengine_kernels.cpu.activation import SILU, gated_rows
-from nbengine_kernels.cpu.attention import attend_pieces, cut_pieces, heads_of_unit, scratch_floats
+from nbengine_kernels.cpu.attention import attend_pieces, scratch_floats
 from nbengine_kernels.cpu.linear import MATRIX, PackedLinear, count_units, group_sums, multiply_units, record
 from nbengine_kernels.cpu.norm import norm_rows
+from nbengine_kernels.cpu.pieces import cut_pieces, heads_of_unit
 from nbengine_kernels.cpu.rotary import turn_and_put
 from nbengine_kernels.cpu.runtime import FLOAT32, rows_of, tag_of, threads
 from nbengine_kernels.decoder import DecoderLayer, DecoderSizes, PagedBatch
