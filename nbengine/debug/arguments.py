@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from nbengine.errors import ConfigError
+from nbengine.observe.state import is_of
 from nbengine.observe.view import EngineView
 
 
@@ -45,8 +46,3 @@ def known_block(view: EngineView, block_id: int) -> int:
     if whole("block", block_id, least=None) not in range(len(view.owners)):
         raise LookupError(f"There is no block {block_id}: they go from 0 (reserved) to {len(view.owners) - 1}.")
     return block_id
-
-
-def is_of(core_id: str, request_id: str) -> bool:
-    """Whether the core's request is that of the user's id, or one of its n answers ("0_a" of "a")."""
-    return core_id == request_id or core_id.partition("_")[2] == request_id

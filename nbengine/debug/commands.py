@@ -64,15 +64,16 @@ class Commands:
         debugger.mover.go_on()
 
     def _break(self, args: dict[str, Any]) -> None:
-        points, action, number = self._debugger.breakpoints, args.pop("action", "add"), args.pop("number", None)
+        points, action = self._debugger.breakpoints, args.get("action", "add")
+        given = {name: value for name, value in args.items() if name not in ("action", "number")}
         if action == "add":
-            points.add(**criteria(args))
+            points.add(**criteria(given))
         elif action == "edit":
-            points.edit(_number({"number": number}, "number"), **criteria(args))
+            points.edit(_number(args, "number"), **criteria(given))
         elif action == "remove":
-            points.remove(_number({"number": number}, "number"))
+            points.remove(_number(args, "number"))
         elif action in ("enable", "disable"):
-            points.enable(_number({"number": number}, "number"), action == "enable")
+            points.enable(_number(args, "number"), action == "enable")
         else:
             raise ValueError(f"A breakpoint can be added, edited, enabled, disabled and removed, not {action!r}.")
 

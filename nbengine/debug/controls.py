@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 
-from nbengine.debug.arguments import is_of, option, whole
+from nbengine.debug.arguments import option, whole
 from nbengine.engine.core import EngineCore
 from nbengine.engine.llm_engine import LLMEngine
 from nbengine.errors import ConfigError, InvalidParameterError, InvalidRequestError, PhaseError
 from nbengine.observe.observer import Phase
 from nbengine.observe.recorder import Recorder
+from nbengine.observe.state import is_of
 from nbengine.protocol import SampledLogprobs
 from nbengine.sampling_params import SamplingParams
 from nbengine.scheduler.request import Request, RequestStatus

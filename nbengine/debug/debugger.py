@@ -420,9 +420,9 @@ class Debugger:
 
         From then on this Debugger moves and changes nothing (PhaseError).
         """
+        self._window.close()
         for recording in self._recordings:
             recording.close()
-        self._window.close()
 
 
 def _limit(max_steps: int | None) -> int | None:

@@ -70,6 +70,10 @@ class Mover:
 
     # -------------------------------------------------------------------------------------------------------------- moves
 
+    def forget_stop(self) -> None:
+        """The engine was put back: why it stopped is no more."""
+        self.stopped = self._due = None
+
     @contextmanager
     def exclusively(self, *, by_hand: bool = True) -> Iterator[None]:
         """Hold the right to move. Raises PhaseError at once if somebody else is moving, or if it was detached.
@@ -81,6 +85,8 @@ class Mover:
         if not self._moving.acquire(blocking=False):
             raise PhaseError("The engine is stepping: pause it first (dbg.pause()), or wait for the move to end.")
         self._hits, self._records = [], []
+        if not by_hand:
+            self._due = None  # it has gone on since
         try:
             yield
             if by_hand and self._hits:

@@ -215,7 +215,7 @@ class Window:
             return
         self.undo.restore(step)
         self.outputs = {name: out for name, out in self.outputs.items() if not self.engine.is_alive(name)}
-        self.mover.stopped = None
+        self.mover.forget_stop()
         self.recorder.rewound(step)
         self.breakpoints.rewound(step, self.recorder.view)
 

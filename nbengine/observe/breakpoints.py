@@ -11,6 +11,7 @@ import msgspec
 from nbengine.kv_cache.ops import Op
 from nbengine.observe.events import EVENT_NAMES, Event, events_of
 from nbengine.observe.records import Aborted, AnyRecord, Executed, Failed, Header, Keyframe, Scheduled, Texts, Updated
+from nbengine.observe.state import is_of
 from nbengine.observe.tables import counted, html_table, text_table
 from nbengine.observe.view import EngineView
 
@@ -142,13 +143,9 @@ class Breakpoint(msgspec.Struct, kw_only=True):
                 yield f"step {record.step} took {took * 1e3:.1f} ms, more than {self.seconds * 1e3:g} ms"
             return
         for event in events:
-            if self.event in (None, event.name) and self._is_about(event.request_id):
+            about = self.request_id is None or is_of(event.request_id or "", self.request_id)
+            if about and self.event in (None, event.name):
                 yield str(event)
-
-    def _is_about(self, request_id: str | None) -> bool:
-        """Whether an event of this request counts: the one that is named, or one of its n answers ("0_a" of "a")."""
-        named, told = self.request_id, request_id or ""
-        return named is None or named == told or named == told.partition("_")[2]
 
 
 class Hit(msgspec.Struct, frozen=True):

@@ -10,6 +10,12 @@ from nbengine.observe.records import RequestState
 from nbengine.observe.tables import html_table, milliseconds, numbers_text, text_table
 
 
+def is_of(core_id: str, request_id: str) -> bool:
+    """Whether the core's request is that of the user's id, or one of its n answers ("0_a" of "a")."""
+    index, _, asked = core_id.partition("_")
+    return core_id == request_id or (asked == request_id and index.isdigit())
+
+
 class RequestView(RequestState, kw_only=True):
     """One request as the records tell it. Live: it changes as the view does."""
 

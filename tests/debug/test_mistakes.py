@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nbengine import LLM, SamplingParams
-from nbengine.errors import ConfigError, InvalidRequestError, NBEngineError, PhaseError
+from nbengine.errors import ConfigError, InvalidRequestError, NBEngineError, PhaseError, TraceError
 from nbengine.observe.breakpoints import Hit
 from tests.debug.crowd import crowded
 from tests.models.fixtures import one_thread, tiny_model
@@ -220,6 +220,24 @@ def test_a_change_by_hand_that_a_breakpoint_names_stops_the_next_run() -> None:
     dbg.add("hello", max_tokens=3)
     assert dbg.run().number == 1 and dbg.core.step_count == 0
     assert dbg.run().why == "nothing left to do"
+
+
+def test_a_stop_that_was_passed_by_hand_is_forgotten() -> None:
+    dbg = make_llm().debug()
+    dbg.break_on("added", once=True)
+    dbg.add("hello", max_tokens=3)
+    dbg.schedule()
+    assert dbg.run().why == "nothing left to do"
+
+
+def test_a_recording_that_failed_does_not_hold_the_debugger(tmp_path: Path) -> None:
+    dbg = make_llm().debug()
+    recording = dbg.record_to(tmp_path / "run.nbtrace")
+    recording.flush()
+    recording.problem = "the disk is full"
+    with pytest.raises(TraceError, match="not whole: the disk is full"):
+        dbg.detach()
+    assert not dbg.is_attached and dbg.core.gate is None
 
 
 def test_a_longer_run_differs_from_a_shorter_one_both_ways() -> None:

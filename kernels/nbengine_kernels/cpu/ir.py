@@ -100,6 +100,13 @@ def _fma(b: Any, x: Any, y: Any, z: Any) -> Any:
     return b.call(get_or_insert_function(b.module, ir.FunctionType(kind, [kind] * 3), name), [x, y, z])
 
 
+def _add_pairs(b: Any, x: Any, y: Any, z: Any) -> Any:
+    """z + x * y of both numbers of each pair; x and y are bfloat16, z a vector of half as many float32."""
+    function = ir.FunctionType(z.type, [z.type, x.type, y.type])
+    name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * z.type.count}"
+    return b.call(get_or_insert_function(b.module, function, name), [z, x, y])
+
+
 def _loop(b: Any, count: Any, start: list[Any], body: Any) -> list[Any]:
     """`for i in range(count): state = body(i, state)`, the state in registers. Returns the last state."""
     before = b.block

@@ -26,31 +26,28 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from llvmlite import ir
+from llvmlite import ir as llvm
 from numba import types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 from torch import Tensor
 
-from nbengine_kernels.cpu import ir as tiles
+from nbengine_kernels.cpu import ir
 from nbengine_kernels.cpu.runtime import AVX512
 from nbengine_kernels.quantization import INT4_GROUP
 
 HEIGHTS = (6, 4, 2, 1) if AVX512 else (4, 2, 1)
-LANES = tiles.LANES
+LANES = ir.LANES
 WIDTH = 4 * LANES if AVX512 else LANES
-_I8, _I16, _I32, _I64, _F32 = tiles.I8, tiles.I16, tiles.I32, tiles.I64, tiles.F32
-_floats, _words, _bytes = (ir.VectorType(kind, LANES) for kind in (_F32, _I32, _I8))
-_shorts = ir.VectorType(_I16, 2 * LANES)
+_I8, _I16, _I32, _I64, _F32 = ir.I8, ir.I16, ir.I32, ir.I64, ir.F32
+_floats, _words, _bytes = (llvm.VectorType(kind, LANES) for kind in (_F32, _I32, _I8))
+_shorts, _bfloats = (llvm.VectorType(kind, 2 * LANES) for kind in (_I16, ir._BFloat()))
 # What a tile reads at a time, of an output: so many bytes, which hold so many pairs of inputs.
 _STEP_BYTES = {types.float32: 8, types.uint16: 4, types.int8: 2, types.uint8: 4}
 _STEP_PAIRS = {types.float32: 1, types.uint16: 1, types.int8: 1, types.uint8: 4}
 _VECTOR_BYTES = {types.float32: 4 * LANES, types.uint16: 4 * LANES, types.int8: LANES, types.uint8: 4 * LANES}
 _STEPS_OF_GROUP = INT4_GROUP // 8
 _GROUP_HEAD = 2 * 2 * WIDTH  # bytes: a group's scales and offsets
-
-
-_bfloats = ir.VectorType(tiles._BFloat(), 2 * LANES)
 
 
 def _all(value: int) -> Any:
@@ -85,7 +82,7 @@ def _load_bfloats(b: Any, address: Any, tag: Any, k: int) -> Any:
         values = np.arange(32) % 16
         table = _shorts([int(x) for x in values.astype(np.float32).view(np.uint32) >> 16])
         look_up = get_or_insert_function(
-            b.module, ir.FunctionType(_shorts, [_shorts, _shorts]), "llvm.x86.avx512.permvar.hi.512"
+            b.module, llvm.FunctionType(_shorts, [_shorts, _shorts]), "llvm.x86.avx512.permvar.hi.512"
         )
         codes = b.lshr(_load(b, address, _words), _all(4 * k))
         return b.bitcast(b.call(look_up, [table, b.bitcast(codes, _shorts)]), _bfloats)
@@ -101,8 +98,8 @@ class _Tile:
         _, a, lda, _, self.pairs, self.sums, panel, stride, _, *others = args
         self.scale, self.bias, self.c, self.ldc, _, self.ahead, self.slow = others
         element = _I16 if row_tag == types.uint16 else _F32
-        self.rows = [tiles._at(b, a, b.mul(lda, _I64(r)), element) for r in range(height)]
-        self.starts = [tiles._at(b, panel, b.mul(stride, _I64(p)), _I8) for p in range(panels)]
+        self.rows = [ir._at(b, a, b.mul(lda, _I64(r)), element) for r in range(height)]
+        self.starts = [ir._at(b, panel, b.mul(stride, _I64(p)), _I8) for p in range(panels)]
         self.step_bytes = _STEP_BYTES[tag] * WIDTH
         self.places = [(p, v) for p in range(panels) for v in range(WIDTH // LANES)]
 
@@ -122,7 +119,7 @@ class _Tile:
             self._fetch(offset, self.step_bytes)
             return self._add_step(i, offset, places, state)
 
-        return tiles._loop(self.b, self.pairs, self._zeros(places), step)
+        return ir._loop(self.b, self.pairs, self._zeros(places), step)
 
     def _sum_groups(self, places: list[Any], fetch: bool) -> list[Any]:
         """The same of int4: a group's sum of inputs times codes is scaled, its sum of inputs times the offset added."""
@@ -139,22 +136,22 @@ class _Tile:
                 offset = b.add(b.add(begin, _I64(_GROUP_HEAD)), b.mul(i, _I64(self.step_bytes)))
                 return self._add_step(b.add(first, i), offset, places, partial)
 
-            partial = tiles._loop(b, _I64(_STEPS_OF_GROUP), self._zeros(places), step)
+            partial = ir._loop(b, _I64(_STEPS_OF_GROUP), self._zeros(places), step)
             heads = [b.gep(self.starts[p], [b.add(begin, _I64(v * LANES * 2))]) for p, v in places]
             scales, offsets = (
-                [tiles._load_vector(b, b.gep(head, [_I64(n * WIDTH * 2)]), types.uint16, LANES) for head in heads]
+                [ir._load_vector(b, b.gep(head, [_I64(n * WIDTH * 2)]), types.uint16, LANES) for head in heads]
                 for n in range(2)
             )
             new = []
             for r in range(self.height):
-                total = b.load(tiles._at(b, self.sums, b.add(b.mul(groups, _I64(r)), g), _F32))
-                total = tiles._splat(b, total, LANES)
+                total = b.load(ir._at(b, self.sums, b.add(b.mul(groups, _I64(r)), g), _F32))
+                total = ir._splat(b, total, LANES)
                 for n, (scale, offset) in enumerate(zip(scales, offsets)):
                     at = r * len(places) + n
-                    new.append(tiles._fma(b, scale, partial[at], tiles._fma(b, offset, total, state[at])))
+                    new.append(ir._fma(b, scale, partial[at], ir._fma(b, offset, total, state[at])))
             return new
 
-        return tiles._loop(b, groups, self._zeros(places), group)
+        return ir._loop(b, groups, self._zeros(places), group)
 
     def _zeros(self, places: list[Any]) -> list[Any]:
         return [_floats([0.0] * LANES)] * (self.height * len(places))
@@ -163,8 +160,8 @@ class _Tile:
         """Ask for what will be read next, as far on as this product is: `read` bytes, and now the `following` ones."""
         b = self.b
         further = b.add(self.ahead, b.lshr(b.mul(read, _I64(self.panels)), self.slow))
-        for line in range(0, following * self.panels, tiles.CACHE_LINE):
-            tiles.prefetch_line(b, b.inttoptr(b.add(further, _I64(line)), _I8.as_pointer()))
+        for line in range(0, following * self.panels, ir.CACHE_LINE):
+            ir.prefetch_line(b, b.inttoptr(b.add(further, _I64(line)), _I8.as_pointer()))
 
     def _add_step(self, i: Any, offset: Any, places: list[Any], state: list[Any]) -> list[Any]:
         """Add the products of step i, whose weights lie `offset` bytes behind each panel's start."""
@@ -178,22 +175,21 @@ class _Tile:
 
     def _add_bfloats(self, i: Any, k: int, weights: list[Any], state: list[Any]) -> list[Any]:
         """state[r, v] += inputs 2i and 2i + 1 of row r, as one 32-bit number, times theirs: pair k at weights[v]."""
-        b, kind = self.b, ir.FunctionType(_floats, [_floats, _bfloats, _bfloats])
-        product = get_or_insert_function(b.module, kind, "llvm.x86.avx512bf16.dpbf16ps.512")
+        b = self.b
         pairs = [_load_bfloats(b, at, self.tag, k) for at in weights]
         inputs = [b.load(b.gep(b.bitcast(row, _I32.as_pointer()), [i]), align=2) for row in self.rows]
-        wide = [b.bitcast(tiles._splat(b, x, LANES), _bfloats) for x in inputs]
+        wide = [b.bitcast(ir._splat(b, x, LANES), _bfloats) for x in inputs]
         products = [(x, w) for x in wide for w in pairs]
-        return [b.call(product, [total, x, w]) for (x, w), total in zip(products, state)]
+        return [ir._add_pairs(b, x, w, total) for (x, w), total in zip(products, state)]
 
     def _add_floats(self, i: Any, k: int, weights: list[Any], state: list[Any]) -> list[Any]:
         """The same, of float32 rows."""
         b, wide = self.b, [_load_floats(self.b, at, self.tag, k) for at in weights]
         for n in range(2):
             at = b.add(b.shl(i, _I64(1)), _I64(n))
-            inputs = [tiles._splat(b, b.load(b.gep(row, [at])), LANES) for row in self.rows]
+            inputs = [ir._splat(b, b.load(b.gep(row, [at])), LANES) for row in self.rows]
             products = [(x, pair[n]) for x in inputs for pair in wide]
-            state = [tiles._fma(b, x, w, total) for (x, w), total in zip(products, state)]
+            state = [ir._fma(b, x, w, total) for (x, w), total in zip(products, state)]
         return state
 
     def _store(self, sums: list[Any], first: int, share: int) -> None:
@@ -202,11 +198,11 @@ class _Tile:
         for n in range(share):
             column = _I64((first + n) * LANES)
             by, plus = (
-                tiles._load_vector(b, tiles._at(b, at, column, _F32), types.float32, LANES) for at in (self.scale, self.bias)
+                ir._load_vector(b, ir._at(b, at, column, _F32), types.float32, LANES) for at in (self.scale, self.bias)
             )
             for r in range(self.height):
                 value = b.fadd(b.fmul(sums[r * share + n], by), plus)
-                tiles.store_vector_at(b, value, self.c, b.add(b.mul(self.ldc, _I64(r)), column), self.c_tag)
+                ir.store_vector_at(b, value, self.c, b.add(b.mul(self.ldc, _I64(r)), column), self.c_tag)
 
 
 def _make_panel_tile(heights: tuple[int, ...], panels: int) -> Any:

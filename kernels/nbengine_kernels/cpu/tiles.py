@@ -18,6 +18,7 @@ from nbengine_kernels.cpu.ir import (
     I32,
     I64,
     LANES,
+    _add_pairs,
     _at,
     _BFloat,
     _element,
@@ -36,13 +37,6 @@ from nbengine_kernels.cpu.runtime import AVX512, BFLOAT16_PRODUCTS
 def _pairs(b: Any, words: Any) -> Any:
     """A vector of 32-bit words as twice as many bfloat16 numbers."""
     return b.bitcast(words, ir.VectorType(_BFloat(), 2 * words.type.count))
-
-
-def _add_pairs(b: Any, x: Any, y: Any, z: Any) -> Any:
-    """z + x * y of both numbers of each pair; x and y are bfloat16, z a vector of half as many float32."""
-    function = ir.FunctionType(z.type, [z.type, x.type, y.type])
-    name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * z.type.count}"
-    return b.call(get_or_insert_function(b.module, function, name), [z, x, y])
 
 
 def _load_words(b: Any, address: Any, lanes: int) -> Any:
