@@ -82,12 +82,12 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(args.threads))
     model = Path(args.model) if args.model else small_model()
-    peer = PEERS[args.engine](model, args.dtype, args.threads, args.quantization)
+    work = workloads.get(args.workload)
+    peer = PEERS[args.engine](model, args.dtype, args.threads, work, args.quantization)
     peer.prepare()
     start = time.perf_counter()
     peer.load()
     load_s = time.perf_counter() - start
-    work = workloads.get(args.workload)
     peer.run(workloads.warmup())
     repeats = []
     for _ in range(args.reps):

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from workloads import Workload
 
 Tokens = list[list[int]]
+KV_BLOCK = 16
 Times = list[list[float]]  # perf_counter of each token
 
 
@@ -23,8 +24,12 @@ class Peer(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, model_dir: Path, dtype: str, threads: int, quantization: str | None = None) -> None:
+    def __init__(
+        self, model_dir: Path, dtype: str, threads: int, work: Workload, quantization: str | None = None
+    ) -> None:
+        """work: what will be run, for the engine to take as much KV cache as that needs where it can be told."""
         self.model_dir, self.dtype, self.threads, self.quantization = model_dir, dtype, threads, quantization
+        self.work = work
 
     def prepare(self) -> None:
         """Make the files that the engine wants, once; not timed."""
@@ -82,13 +87,15 @@ class NBEngine(LLMEngineShaped):
         from nbengine import LLM
 
         torch.set_num_threads(self.threads)
+        blocks = sum(-(-(len(p) + n) // KV_BLOCK) for p, n in self.work) + len(self.work) + 64  # the warm-up's too
         self.llm = LLM(
             str(self.model_dir),
             dtype=self.dtype,
             quantization=self.quantization,
             max_model_len=1024,
             max_num_seqs=64,
-            kv_cache_memory_bytes=1 << 30,
+            block_size=KV_BLOCK,
+            num_gpu_blocks_override=blocks,
         )
 
     def params(self, length: int) -> Any:

@@ -301,6 +301,28 @@ def wait_finished(typingctx: Any, counter: Any, units: Any) -> Any:
 
 
 @intrinsic
+def ticks(typingctx: Any) -> Any:
+    """The processor's own clock, in ticks of a length that does not change (on x86)."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(I64, [])
+        return b.call(get_or_insert_function(b.module, kind, "llvm.readcyclecounter"), [])
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def store_i64(typingctx: Any, base: Any, index: Any, value: Any) -> Any:
+    """Put element `index` into an int64 array."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        b.store(args[2], _at(b, args[0], args[1], I64))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
 def two_to(typingctx: Any, n: Any) -> Any:
     """2**n for a whole n in [-126, 127], put together from its bits."""
 

@@ -31,7 +31,10 @@ from nbengine_kernels.decoder import DecoderLayer, DecoderSizes, PagedBatch
 _F32 = FLOAT32
 _ZERO = np.float32(0.0)
 ROWS = 8  # rows of an elementwise unit
-PHASES = 10  # of a layer, at most
+PHASE_NAMES = (
+    "norm", "qkv", "rotary, KV write", "attention", "group sums", "output", "norm 2", "gate and up", "activation", "down",
+)  # fmt: skip
+PHASES = len(PHASE_NAMES)  # of a layer
 TOKENS_IN_ONE_CALL = 64
 """Up to so many tokens all layers run in one call; above, a layer at a time, for an interrupt not to wait for seconds."""
 
@@ -48,7 +51,7 @@ MODEL = np.dtype(
 )
 PASS = record(
     "tokens", "requests", "positions", "slots", "starts", "lengths", "tables", "table_stride", "rows", "wanted", "logits",
-    "residual", "inputs", "sums", "inner", "delta", "mlp_inputs", "mlp_sums", "mlp",
+    "clock", "residual", "inputs", "sums", "inner", "delta", "mlp_inputs", "mlp_sums", "mlp",
 )  # fmt: skip
 
 
@@ -195,12 +198,21 @@ def _head(model: Any, matrix: Any, job: Any, counter: Any, tag: Any, row_tag: An
 
 
 @njit(cache=True, error_model="numpy")
+def _stamp(clock: Any, phase: Any, since: Any) -> Any:
+    """Add the ticks since `since` to a phase's; now."""
+    now = ir.ticks()
+    ir.store_i64(clock, phase, ir.load_i64(clock, phase) + now - since)
+    return now
+
+
+@njit(cache=True, error_model="numpy")
 def _work(
     layers: Any, matrices: Any, first: Any, model: Any, job: Any, pieces: Any, windowed: Any, with_head: Any,
-    counters: Any, memory: Any, tag: Any, row_tag: Any, weight_tag: Any, head_row_tag: Any, head_tag: Any,
+    counters: Any, memory: Any, clock: Any, tag: Any, row_tag: Any, weight_tag: Any, head_row_tag: Any, head_tag: Any,
 ) -> None:  # fmt: skip
     """What every thread does. `first`: whether the first of these layers is the model's first."""
     counter, one, rows = counters, ir.COUNTER_BYTES, job.tokens
+    at = ir.ticks()
     for i in range(layers.shape[0]):
         layer = layers[i]
         qkv, output, gate_up, down = matrices[i, QKV], matrices[i, OUTPUT], matrices[i, GATE_UP], matrices[i, DOWN]
@@ -209,21 +221,32 @@ def _work(
             x, job.residual, rows, layer.input_norm, model.hidden, model.eps, job.inputs, job.sums, qkv.groups,
             counter, tag, row_tag,
         )  # fmt: skip
+        at = _stamp(clock, 0, at)
         _multiply(qkv, job.inputs, job.sums, rows, job.inner, counter + one, row_tag, weight_tag, tag)
+        at = _stamp(clock, 1, at)
         _turn_and_put(layer, model, job, counter + 2 * one, tag)
+        at = _stamp(clock, 2, at)
         _attend(layer, model, job, pieces if layer.window == 0 else windowed, memory, counter + 3 * one, tag, row_tag)
+        at = _stamp(clock, 3, at)
         _sum_groups(job.inputs, job.sums, rows, output, counter + 4 * one, row_tag)
+        at = _stamp(clock, 4, at)
         _multiply(output, job.inputs, job.sums, rows, job.delta, counter + 5 * one, row_tag, weight_tag, tag)
+        at = _stamp(clock, 5, at)
         _norm(
             job.delta, job.residual, rows, layer.post_norm, model.hidden, model.eps, job.inputs, job.sums, gate_up.groups,
             counter + 6 * one, tag, row_tag,
         )  # fmt: skip
+        at = _stamp(clock, 6, at)
         _multiply(gate_up, job.inputs, job.sums, rows, job.mlp, counter + 7 * one, row_tag, weight_tag, tag)
+        at = _stamp(clock, 7, at)
         _activate(job, down, counter + 8 * one, tag, row_tag)
+        at = _stamp(clock, 8, at)
         _multiply(down, job.mlp_inputs, job.mlp_sums, rows, job.delta, counter + 9 * one, row_tag, weight_tag, tag)
+        at = _stamp(clock, 9, at)
         counter += PHASES * one
     if with_head:
         _head(model, matrices[matrices.shape[0] - 1, 0], job, counter, tag, head_row_tag, head_tag)
+        at = _stamp(clock, 10, at)
 
 
 @njit(cache=True, error_model="numpy", parallel=True, nogil=True)
@@ -240,10 +263,11 @@ def _run(
     counters = np.zeros((layers.shape[0] * PHASES + 2) * ir.COUNTER_BYTES + 64, dtype=np.uint8)
     address = (counters.ctypes.data + 63) // 64 * 64
     memory = np.zeros((workers, scratch_floats(model.heads, model.kv_heads, model.dim)), dtype=np.float32)
+    clock = job.clock
     for w in prange(workers):
         _work(
             layers, matrices, first, models[0], jobs[0], pieces, windowed, with_head, address, memory[w].ctypes.data,
-            tag, row_tag, weight_tag, head_row_tag, head_tag,
+            clock + w * (PHASES + 1) * 8, tag, row_tag, weight_tag, head_row_tag, head_tag,
         )  # fmt: skip
     ir.keep(memory)
     ir.keep(counters)
@@ -284,6 +308,8 @@ class DecoderStack:
         self._tables[-1, 0] = head.record[0]
         self._vocab = head.out_features
         self._caches: Sequence[tuple[Tensor, Tensor]] | None = None
+        self.ticks = np.zeros((threads(), PHASES + 1), np.int64)
+        """What each thread spent in each phase of all layers, and in the head, waiting included; in the processor's ticks."""
         self._rooms: dict[str, Tensor] = {}
 
     def forward(
@@ -292,14 +318,16 @@ class DecoderStack:
         """See FusedDecoder.forward."""
         if caches is not self._caches:
             self._take_caches(caches)
-        tokens, wanted = embedded.shape[0], batch.logits_rows.shape[0]
+        tokens, wanted, workers = embedded.shape[0], batch.logits_rows.shape[0], threads()
+        if workers > len(self.ticks):
+            self.ticks = np.zeros((workers, PHASES + 1), np.int64)
         logits = torch.empty((wanted, self._vocab), dtype=torch.float32)
         tables = batch.block_tables
         jobs = np.zeros(1, PASS)
         jobs[0] = (
             tokens, batch.seq_lens.shape[0], batch.positions.data_ptr(), batch.slot_mapping.data_ptr(),
             batch.query_start_loc.data_ptr(), batch.seq_lens.data_ptr(), tables.data_ptr(), tables.stride(0),
-            batch.logits_rows.data_ptr(), wanted, logits.data_ptr(), embedded.data_ptr(), *self._room(max(tokens, wanted)),
+            batch.logits_rows.data_ptr(), wanted, logits.data_ptr(), self.ticks.ctypes.data, embedded.data_ptr(), *self._room(max(tokens, wanted)),
         )  # fmt: skip
         count = len(self._layers) if num_layers is None else num_layers
         step = count if tokens <= TOKENS_IN_ONE_CALL else 1
@@ -308,7 +336,7 @@ class DecoderStack:
             rows = [*range(first, last), -1]
             _run(
                 self._layers[first:last], self._tables[rows], first == 0, self._model, jobs, last == count,
-                *self._tags, threads(),
+                *self._tags, workers,
             )  # fmt: skip
         return logits
 
