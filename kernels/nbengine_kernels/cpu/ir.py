@@ -127,10 +127,11 @@ def _loop(b: Any, count: Any, start: list[Any], body: Any) -> list[Any]:
     return state
 
 
-def prefetch_line(b: Any, address: Any) -> None:
-    """Ask for the cache line at an i8 pointer, to be read, and kept in every level."""
+def prefetch_line(b: Any, address: Any, *, once: bool = False) -> None:
+    """Ask for the cache line at an i8 pointer, to be read, and kept in every level; or, if it is read but once, in none
+    from which it would drive out others."""
     kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
-    b.call(get_or_insert_function(b.module, kind, "llvm.prefetch.p0"), [address, I32(0), I32(3), I32(1)])
+    b.call(get_or_insert_function(b.module, kind, "llvm.prefetch.p0"), [address, I32(0), I32(0 if once else 3), I32(1)])
 
 
 # ---------------------------------------------------------------------------------------------------- scalars

@@ -93,7 +93,8 @@ def _load_bfloats(b: Any, address: Any, tag: Any, k: int) -> Any:
 class _Tile:
     """Writes the code of one tile: `height` rows by the vectors of `panels` panels. The arguments are panel_tile's."""
 
-    def __init__(self, b: Any, args: Any, height: int, panels: int, row_tag: Any, tag: Any, c_tag: Any) -> None:
+    def __init__(self, b: Any, args: Any, height: int, panels: int, row_tag: Any, tag: Any, c_tag: Any, once: bool) -> None:
+        self.once = once
         self.b, self.height, self.panels, self.row_tag, self.tag, self.c_tag = b, height, panels, row_tag, tag, c_tag
         _, a, lda, _, self.pairs, self.sums, panel, stride, _, *others = args
         self.scale, self.bias, self.c, self.ldc, _, self.ahead, self.slow = others
@@ -161,7 +162,7 @@ class _Tile:
         b = self.b
         further = b.add(self.ahead, b.lshr(b.mul(read, _I64(self.panels)), self.slow))
         for line in range(0, following * self.panels, ir.CACHE_LINE):
-            ir.prefetch_line(b, b.inttoptr(b.add(further, _I64(line)), _I8.as_pointer()))
+            ir.prefetch_line(b, b.inttoptr(b.add(further, _I64(line)), _I8.as_pointer()), once=self.once)
 
     def _add_step(self, i: Any, offset: Any, places: list[Any], state: list[Any]) -> list[Any]:
         """Add the products of step i, whose weights lie `offset` bytes behind each panel's start."""
@@ -227,7 +228,7 @@ def _make_panel_tile(heights: tuple[int, ...], panels: int) -> Any:
                     fits, less = b.append_basic_block(f"rows_{height}"), b.append_basic_block("less")
                     b.cbranch(b.icmp_signed(">=", args[0], _I64(height)), fits, less)
                     b.position_at_end(fits)
-                _Tile(b, args, height, panels, row_tag, tag, c_tag).write()
+                _Tile(b, args, height, panels, row_tag, tag, c_tag, heights == (1,)).write()
                 ends.append((_I64(height), b.block))
                 b.branch(after)
                 if height > 1:
