@@ -169,6 +169,9 @@ def _bf16_bits(b: Any, value: Any, lanes: int = 0) -> Any:
     def whole(number: int) -> Any:
         return ir.VectorType(I32, lanes)([number] * lanes) if lanes else I32(number)
 
+    if BFLOAT16_PRODUCTS:  # then the processor rounds, too
+        narrow, short = (ir.VectorType(kind, lanes) if lanes else kind for kind in (_BFloat(), I16))
+        return b.zext(b.bitcast(b.fptrunc(value, narrow), short), whole(0).type)
     bits = b.bitcast(value, whole(0).type)
     odd = b.and_(b.lshr(bits, whole(16)), whole(1))
     rounded = b.lshr(b.add(bits, b.add(odd, whole(0x7FFF))), whole(16))

@@ -262,7 +262,7 @@ def _run(
     windowed = cut_pieces(tables, stride, job.starts, job.lengths, job.requests, group, size, 1)
     counters = np.zeros((layers.shape[0] * PHASES + 2) * ir.COUNTER_BYTES + 64, dtype=np.uint8)
     address = (counters.ctypes.data + 63) // 64 * 64
-    memory = np.zeros((workers, scratch_floats(model.heads, model.kv_heads, model.dim)), dtype=np.float32)
+    memory = np.zeros((workers, scratch_floats(model.kv_heads, model.dim)), dtype=np.float32)
     clock = job.clock
     for w in prange(workers):
         _work(

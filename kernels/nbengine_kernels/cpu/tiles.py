@@ -29,9 +29,8 @@ from nbengine_kernels.cpu.ir import (
     _splat,
     _store_vector,
     multiplies,
-    store_vector_at,
 )
-from nbengine_kernels.cpu.runtime import AVX512, BFLOAT16_PRODUCTS
+from nbengine_kernels.cpu.runtime import AVX512
 
 
 def _pairs(b: Any, words: Any) -> Any:
@@ -71,61 +70,74 @@ def _make_product_tile(rows: int, lanes: int = LANES) -> Any:
     return product_tile
 
 
-product_tile_1, product_tile_2, product_tile_3, product_tile_6 = (_make_product_tile(rows) for rows in (1, 2, 3, 6))
+product_tile_1, product_tile_2, product_tile_3 = (_make_product_tile(rows) for rows in (1, 2, 3))
 # As wide as it takes to keep the multipliers busy, and as the registers allow: AVX-512 has twice as many, twice as wide.
-FEW_COLUMNS, MANY_COLUMNS = (64, 64) if AVX512 else (32, 16)
+FEW_COLUMNS = 64 if AVX512 else 32
 product_tile_1x64 = _make_product_tile(1, 64)
 product_tile_2_wide, product_tile_3_wide = (_make_product_tile(rows, FEW_COLUMNS) for rows in (2, 3))
-product_tile_6_wide = _make_product_tile(6, MANY_COLUMNS)
+
+TALL = 8 if AVX512 else 2
+"""Rows of a column tile: as many sums as the registers hold."""
+COLUMNS = 48
 
 
-@intrinsic
-def pair_tile_6x64(typingctx: Any, a: Any, lda: Any, b_: Any, ldb: Any, c: Any, ldc: Any, k: Any) -> Any:
-    """C[0:6, 0:64] += A[0:6, 0:k, 0:2] @ B[0:k, 0:64, 0:2] over k pairs of bfloat16, C float32; strides in pairs, ldc in
-    elements. Only where the processor `multiplies` them."""
+def _make_column_tile(adjacent_rows: bool) -> Any:
+    """C[0:TALL, 0:columns] (+)= A[0:TALL, 0:k] @ B[0:k, 0:columns], for vectors * LANES columns, at most COLUMNS, which is the
+    rows' distance in B and C. Elements are float32, or, where the tag says so, of A and B pairs of bfloat16.
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        if not BFLOAT16_PRODUCTS:  # then it is compiled with its callers, but never called
+    adjacent_rows: A[r, i] lies at a + r + i * stride, and the product is added to C; else at a + r * stride + i, and C is
+    written.
+    """
+
+    @intrinsic
+    def column_tile(typingctx: Any, a: Any, stride: Any, b_: Any, k: Any, c: Any, vectors: Any, tag: Any) -> Any:
+        paired = multiplies(tag)
+
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            a, stride, right, k, c, vectors, _ = args
+            after = b.append_basic_block("after")
+            for width in range(COLUMNS // LANES, 0, -1):
+                if width > 1:
+                    fits, less = b.append_basic_block(f"vectors_{width}"), b.append_basic_block("less")
+                    b.cbranch(b.icmp_signed(">=", vectors, I64(width)), fits, less)
+                    b.position_at_end(fits)
+                write(b, a, stride, right, k, c, range(0, width * LANES, LANES))
+                b.branch(after)
+                if width > 1:
+                    b.position_at_end(less)
+            b.position_at_end(after)
             return context.get_dummy_value()
-        a, lda, right, ldb, c, ldc, k = args
-        a_rows = [_at(b, a, b.mul(lda, I64(r)), I32) for r in range(6)]
-        places = [_at(b, c, b.add(b.mul(ldc, I64(r)), I64(v)), F32) for r in range(6) for v in range(0, 64, LANES)]
 
-        def step(i: Any, state: list[Any]) -> list[Any]:
-            here = b.mul(i, ldb)
-            vectors = [
-                _pairs(b, _load_words(b, _at(b, right, b.add(here, I64(v)), I32), LANES)) for v in range(0, 64, LANES)
-            ]
-            rows = [_pairs(b, _splat(b, b.load(b.gep(row, [i]), align=2), LANES)) for row in a_rows]
-            products = [(x, y) for x in rows for y in vectors]
-            return [_add_pairs(b, x, y, total) for (x, y), total in zip(products, state)]
+        def write(b: Any, a: Any, stride: Any, right: Any, k: Any, c: Any, columns: range) -> None:
+            left = b.inttoptr(a, I32.as_pointer())
+            rows = [b.gep(left, [I64(r) if adjacent_rows else b.mul(stride, I64(r))]) for r in range(TALL)]
+            places = [_at(b, c, I64(r * COLUMNS + v), F32) for r in range(TALL) for v in columns]
 
-        start = [_load_vector(b, place, types.float32, LANES) for place in places]
-        for total, place in zip(_loop(b, k, start, step), places):
-            _store_vector(b, total, place)
-        return context.get_dummy_value()
+            def step(i: Any, state: list[Any]) -> list[Any]:
+                here = b.mul(i, I64(COLUMNS))
+                theirs = [_load_words(b, _at(b, right, b.add(here, I64(v)), I32), LANES) for v in columns]
+                at = b.mul(i, stride) if adjacent_rows else i
+                ours = [_splat(b, b.load(b.gep(row, [at]), align=2), LANES) for row in rows]
+                products = [(x, y) for x in ours for y in theirs]
+                if paired:
+                    return [_add_pairs(b, _pairs(b, x), _pairs(b, y), z) for (x, y), z in zip(products, state)]
+                kind = ir.VectorType(F32, LANES)
+                return [_fma(b, b.bitcast(x, kind), b.bitcast(y, kind), z) for (x, y), z in zip(products, state)]
 
-    i64 = types.int64
-    return types.void(i64, i64, i64, i64, i64, i64, i64), codegen
+            if adjacent_rows:
+                start = [_load_vector(b, place, types.float32, LANES) for place in places]
+            else:
+                start = [ir.VectorType(F32, LANES)([0.0] * LANES)] * len(places)
+            for total, place in zip(_loop(b, k, start, step), places):
+                _store_vector(b, total, place)
+
+        i64 = types.int64
+        return types.void(i64, i64, i64, i64, i64, i64, tag), codegen
+
+    return column_tile
 
 
-@intrinsic
-def round_row(typingctx: Any, source: Any, target: Any, n: Any) -> Any:
-    """T[i] = S[i], float32 to bfloat16, i < n, a multiple of 16. They may begin at the same place."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        source, target, n = args
-
-        def step(i: Any, state: list[Any]) -> list[Any]:
-            at = b.mul(i, I64(LANES))
-            value = _load_vector(b, _at(b, source, at, F32), types.float32, LANES)
-            store_vector_at(b, value, target, at, types.uint16)
-            return []
-
-        _loop(b, b.udiv(n, I64(LANES)), [], step)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen
+score_columns, add_columns = _make_column_tile(adjacent_rows=False), _make_column_tile(adjacent_rows=True)
 
 
 @intrinsic
