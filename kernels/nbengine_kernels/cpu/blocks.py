@@ -22,7 +22,7 @@ def dense(
     cache, or in `room`, to which they are copied if blocks are no multiple of KEYS."""
     step = dim * ir.size(tag)
     if bs % tiles.KEYS == 0:
-        return cache + (ir.load_i32(table, first // bs) * stride + head * bs * dim) * ir.size(tag) + first % bs * step
+        return place_of(cache, stride, head, table, first, bs, dim, tag)
     done = 0
     while done < count:
         offset = (first + done) % bs
@@ -31,6 +31,12 @@ def dense(
         ir.copy(room + done * step, cache + (block * stride + (head * bs + offset) * dim) * ir.size(tag), n * step)
         done += n
     return room
+
+
+@njit(cache=True, error_model="numpy")
+def place_of(cache: Any, stride: Any, head: Any, table: Any, at: Any, bs: Any, dim: Any, tag: Any) -> Any:
+    """Where key or value `at` lies; those that follow it in its block come next."""
+    return cache + (ir.load_i32(table, at // bs) * stride + (head * bs + at % bs) * dim) * ir.size(tag)
 
 
 @njit(cache=True, error_model="numpy")

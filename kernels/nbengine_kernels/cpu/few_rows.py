@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from nbengine_kernels.cpu import ir, tiles
+from nbengine_kernels.cpu import ir, row_tiles, tiles
 from nbengine_kernels.cpu import vectors as v
-from nbengine_kernels.cpu.blocks import TILE_KEYS, ask, dense
-from nbengine_kernels.cpu.mathematics import LOOSE, exp, tanh
+from nbengine_kernels.cpu.blocks import TILE_KEYS, dense, place_of
+from nbengine_kernels.cpu.mathematics import LOOSE, tanh
 from nbengine_kernels.cpu.runtime import FLOAT32
 
 FEW_ROWS = 8
@@ -21,48 +21,35 @@ _ZERO, _ONE, _NEVER = np.float32(0.0), np.float32(1.0), np.float32(-1e30)
 
 
 @njit(cache=True, error_model="numpy")
-def _share(rows: Any) -> Any:
-    """How many of `rows` rows the next tile takes: 3 or 2 at a time, 1 if there is but one."""
-    return np.int64(3) if rows == 3 or rows > 4 else min(rows, np.int64(2))
-
-
-@njit(cache=True, error_model="numpy")
-def _few_scores(q: Any, rows: Any, dim: Any, keys: Any, tag: Any, s: Any) -> None:
+def _scores(q: Any, rows: Any, dim: Any, keys: Any, tag: Any, s: Any, ahead: Any, room: Any) -> None:
     """s[r, j] = q[r] . keys[j] for KEYS keys that lie one after another."""
-    if dim * ir.size(tag) % ir.CACHE_LINE == 0:
-        tiles.scores_tile(q, rows, dim, keys, tag, s, TILE_KEYS)
-    else:
-        for j in range(0, tiles.KEYS, 8):
-            tiles.scores_tile_8(q, rows, dim, keys + j * dim * ir.size(tag), tag, s + j * 4, TILE_KEYS)
+    r, step = np.int64(0), ir.size(ir.factor_tag(tag))
+    while r < rows:
+        mine, to = q + r * dim * step, s + r * TILE_KEYS * 4
+        if dim * ir.size(tag) % ir.CACHE_LINE == 0:
+            n = row_tiles.score_rows(mine, rows - r, dim, keys, tag, to, TILE_KEYS, ahead, room)
+        else:
+            n = np.int64(0)
+            for j in range(0, tiles.KEYS, 8):
+                at = j * dim * ir.size(tag)
+                n = row_tiles.score_rows_8(mine, rows - r, dim, keys + at, tag, to + j * 4, TILE_KEYS, ahead + at, room)
+        ahead = keys
+        r += n
 
 
 @njit(cache=True, error_model="numpy")
-def _add_product(a: Any, rows: Any, values: Any, count: Any, tag: Any, o: Any, dim: Any) -> None:
-    """o[r, :] += a[r, 0:count] @ values[0:count, :]; a's rows are TILE_KEYS apart."""
-    r = 0
+def _add_values(w: Any, rows: Any, dim: Any, values: Any, count: Any, tag: Any, o: Any, ahead: Any) -> None:
+    """o[r, :] += the sum of weights w[r, j] times values[j, :]."""
+    r, width = np.int64(0), np.int64(row_tiles.WIDE if dim % row_tiles.WIDE == 0 else 16)
     while r < rows:
-        n, a_row, o_row = _share(rows - r), a + r * TILE_KEYS * 4, o + r * dim * 4
-        d = 0
-        while d < dim:
-            value, to = values + d * ir.size(tag), o_row + d * 4
-            wide = dim % 64 == 0
-            if n == 1 and wide:
-                tiles.product_tile_1x64(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
-                d += 64
-            elif n == 2 and wide:
-                tiles.product_tile_2_wide(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
-                d += tiles.FEW_COLUMNS
-            elif wide:
-                tiles.product_tile_3_wide(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
-                d += tiles.FEW_COLUMNS
+        mine, n = w + r * TILE_KEYS * 4, np.int64(0)
+        for d in range(0, dim, width):
+            at, to = d * ir.size(tag), o + (r * dim + d) * 4
+            if width == 16:
+                n = row_tiles.add_values_16(mine, TILE_KEYS, rows - r, values + at, count, tag, to, dim, ahead + at)
             else:
-                if n == 1:
-                    tiles.product_tile_1(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
-                elif n == 2:
-                    tiles.product_tile_2(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
-                else:
-                    tiles.product_tile_3(a_row, TILE_KEYS, value, dim, tag, to, dim, count)
-                d += 16
+                n = row_tiles.add_values_wide(mine, TILE_KEYS, rows - r, values + at, count, tag, to, dim, ahead + at)
+        ahead = values
         r += n
 
 
@@ -75,7 +62,7 @@ def _cap_row(s: Any, first: Any, last: Any, scale: Any, cap: Any) -> None:
 @njit(cache=True, error_model="numpy", fastmath=LOOSE)
 def _weigh(
     s: Any, rows: Any, group: Any, first_position: Any, begin: Any, count: Any, scale: Any, window: Any, cap: Any,
-    o: Any, dim: Any, tops: Any, sums: Any,
+    o: Any, dim: Any, tops: Any, sums: Any, tag: Any,
 ) -> None:  # fmt: skip
     """Scores of keys begin .. begin + count -> weights, and what was summed so far brought down to the new maximum."""
     for r in range(rows):
@@ -88,13 +75,14 @@ def _weigh(
             first, last = 0, 0
         if cap > _ZERO:
             _cap_row(row, first, last, scale, cap)
-        top, total = tiles.softmax_row_64(row, first, last, before, scale if cap == _ZERO else _ONE)
+        by = scale * v.LOG2E if cap == _ZERO else v.LOG2E
+        top, total = row_tiles.softmax_row_64(row, first, last, before, by, tag)
         if top > before:
-            shrink = exp(before - top)
+            shrink = v.exp2(v.splat(before - top))
             ir.store(tops, r, top, _F32)
-            total += ir.load(sums, r, _F32) * shrink
-            for d in range(dim):
-                ir.store(o, r * dim + d, ir.load(o, r * dim + d, _F32) * shrink, _F32)
+            total += ir.load(sums, r, _F32) * v.first(shrink)
+            for d in range(r * dim, r * dim + dim, ir.LANES):
+                v.store(o, d, v.load(o, d, _F32) * shrink, _F32)
         else:
             total += ir.load(sums, r, _F32)
         ir.store(sums, r, total, _F32)
@@ -104,7 +92,7 @@ def _weigh(
 def begin_few(
     query: Any, stride: Any, tokens: Any, width: Any, dim: Any, tag: Any, q: Any, o: Any, tops: Any, sums: Any
 ) -> None:  # fmt: skip
-    """Take the `width` numbers of each of `tokens` tokens to q, as `scores_tile` wants them; nothing is summed yet."""
+    """Take the `width` numbers of each of `tokens` tokens to q, as `score_rows` wants them; nothing is summed yet."""
     for t in range(tokens):
         for i in range(0, width, ir.LANES):
             v.store(q, t * width + i, v.load(query, t * stride + i, tag), ir.factor_tag(tag))
@@ -127,6 +115,7 @@ def attend_few(
     the first key of a block. next_…: whose keys will be wanted next. memory: `few_rows_floats`.
     """
     s, room = memory, memory + heads * rows * TILE_KEYS * 4
+    aligned, block_bytes = bs % tiles.KEYS == 0, bs * dim * ir.size(tag)
     begin = start
     if window > 0:
         seen = max(0, first_position - window + 1)
@@ -138,24 +127,42 @@ def attend_few(
             following, following_head, first, last = next_table, next_head, np.int64(0), next_end
         for j in range(0, count, tiles.KEYS):
             n = min(np.int64(tiles.KEYS), count - j)
+            keys = place_of(key_cache, key_stride, head, table, begin + j, bs, dim, tag)
+            ahead = place_of(value_cache, value_stride, head, table, begin, bs, dim, tag)
+            if j + tiles.KEYS < count:
+                ahead = place_of(key_cache, key_stride, head, table, begin + j + tiles.KEYS, bs, dim, tag)
             for h in range(heads):
-                ask(value_cache, value_stride, head + h, table, begin + j, tiles.KEYS, end, bs, dim, tag)
-                keys = dense(key_cache, key_stride, head + h, table, begin + j, n, bs, dim, tag, room)
-                _few_scores(q + h * rows * dim * 4, rows, dim, keys, tag, s + (h * rows * TILE_KEYS + j) * 4)
+                mine = keys + h * block_bytes
+                if not aligned:
+                    mine = dense(key_cache, key_stride, head + h, table, begin + j, n, bs, dim, tag, room)
+                to = s + (h * rows * TILE_KEYS + j) * 4
+                _scores(
+                    q + h * rows * dim * 4, rows, dim, mine, tag, to, ahead + h * block_bytes, room + TILE_KEYS * dim * 4
+                )
         for h in range(heads):
             scores, row = s + h * rows * TILE_KEYS * 4, h * rows * 4
             at = o + row * dim
-            _weigh(scores, rows, group, first_position, begin, count, scale, window, cap, at, dim, tops + row, sums + row)
+            _weigh(
+                scores, rows, group, first_position, begin, count, scale, window, cap, at, dim, tops + row, sums + row, tag
+            )
         for j in range(0, count, tiles.KEYS):
             n = min(np.int64(tiles.KEYS), count - j)
+            values = place_of(value_cache, value_stride, head, table, begin + j, bs, dim, tag)
+            ahead = values
+            if j + tiles.KEYS < count:
+                ahead = place_of(value_cache, value_stride, head, table, begin + j + tiles.KEYS, bs, dim, tag)
+            elif first < last:
+                ahead = place_of(key_cache, key_stride, following_head, following, first, bs, dim, tag)
             for h in range(heads):
-                ask(key_cache, key_stride, following_head + h, following, first + j, tiles.KEYS, last, bs, dim, tag)
-                values = dense(value_cache, value_stride, head + h, table, begin + j, n, bs, dim, tag, room)
-                _add_product(s + (h * rows * TILE_KEYS + j) * 4, rows, values, n, tag, o + h * rows * dim * 4, dim)
+                mine = values + h * block_bytes
+                if not aligned:
+                    mine = dense(value_cache, value_stride, head + h, table, begin + j, n, bs, dim, tag, room)
+                weights = s + h * rows * TILE_KEYS * 4 + j * ir.size(ir.factor_tag(tag))
+                _add_values(weights, rows, dim, mine, n, tag, o + h * rows * dim * 4, ahead + h * block_bytes)
         begin += count
 
 
 @njit(cache=True, error_model="numpy")
 def few_rows_floats(rows: Any, dim: Any) -> Any:
     """How much memory `attend_few` needs for heads * rows."""
-    return rows * TILE_KEYS + TILE_KEYS * dim
+    return rows * TILE_KEYS + TILE_KEYS * dim + 3 * ir.LANES**2

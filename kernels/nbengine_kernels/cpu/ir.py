@@ -348,7 +348,7 @@ def in_pairs(typingctx: Any, tag: Any) -> Any:
 
 @intrinsic
 def factor_tag(typingctx: Any, tag: Any) -> Any:
-    """The tag by which `scores_tile` takes what it multiplies numbers of `tag` with."""
+    """The tag by which `score_rows` takes what it multiplies numbers of `tag` with."""
     kind = tag if multiplies(tag) else types.float32
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:

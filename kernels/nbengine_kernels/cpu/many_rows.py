@@ -152,7 +152,7 @@ def attend_many(
     key_cache: Any, key_stride: Any, value_cache: Any, value_stride: Any, table: Any, bs: Any,
     scale: Any, window: Any, cap: Any, tag: Any, end: Any, memory: Any, o: Any, tops: Any, sums: Any,
 ) -> None:  # fmt: skip
-    """Keys before `end` of one KV head. o (rows, dim): sums of values times e**(score - top), a row being one query head of
+    """Keys before `end` of one KV head. o (rows, dim): sums of values times 2**(score - top), a row being one query head of
     one token; tops, sums (rows,): each row's highest score, and its weights' total. o has room for LANES more rows, the others
     for COLUMNS. first_position: of the first token, whose later ones follow it; `end` if every row sees every key. memory:
     `many_rows_floats`.
@@ -194,8 +194,6 @@ def attend_many(
     for r in range(0, columns, 8):
         for d in range(0, dim, 8):
             tiles.transpose_8x8(down + (d * COLUMNS + r) * 4, COLUMNS, _F32, o + (r * dim + d) * 4, dim)
-    for r in range(rows):  # from powers of 2 to those of e
-        ir.store(tops, r, ir.load(tops, r, _F32) / v.LOG2E, _F32)
 
 
 @njit(cache=True, error_model="numpy")

@@ -187,6 +187,16 @@ def any_less(typingctx: Any, x: Any, y: Any) -> Any:
 
 
 @intrinsic
+def first(typingctx: Any, value: Any) -> Any:
+    """The first lane."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return b.extract_element(args[0], I32(0))
+
+    return types.float32(VECTOR), codegen
+
+
+@intrinsic
 def total(typingctx: Any, value: Any) -> Any:
     """The sum of all lanes."""
 
@@ -200,6 +210,19 @@ def total(typingctx: Any, value: Any) -> Any:
     return types.float32(VECTOR), codegen
 
 
+def write_exp2(b: Any, x: Any) -> Any:
+    """See `exp2`."""
+    tiny = b.fcmp_ordered("<", x, _number(-126.0))
+    x = b.select(b.fcmp_ordered("<", x, _number(127.0)), x, _number(127.0))
+    n = _call(b, "rint", x)
+    r, p = b.fsub(x, n), _number(_EXP2[0])
+    for c in _EXP2[1:]:
+        p = ir._fma(b, p, r, _number(c))
+    exponent = b.shl(b.fptosi(n, _BITS), _BITS([23] * LANES))
+    power = b.bitcast(b.add(b.bitcast(p, _BITS), exponent), _KIND)
+    return b.select(tiny, _number(0.0), power)
+
+
 @intrinsic
 def exp2(typingctx: Any, value: Any) -> Any:
     """2**x within 3e-7 relative; 0 below 2**-126, and x is held below 127.
@@ -208,16 +231,7 @@ def exp2(typingctx: Any, value: Any) -> Any:
     """
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        x = args[0]
-        tiny = b.fcmp_ordered("<", x, _number(-126.0))
-        x = b.select(b.fcmp_ordered("<", x, _number(127.0)), x, _number(127.0))
-        n = _call(b, "rint", x)
-        r, p = b.fsub(x, n), _number(_EXP2[0])
-        for c in _EXP2[1:]:
-            p = ir._fma(b, p, r, _number(c))
-        exponent = b.shl(b.fptosi(n, _BITS), _BITS([23] * LANES))
-        power = b.bitcast(b.add(b.bitcast(p, _BITS), exponent), _KIND)
-        return b.select(tiny, _number(0.0), power)
+        return write_exp2(b, args[0])
 
     return VECTOR(VECTOR), codegen
 
