@@ -8,7 +8,8 @@ from numba import njit, prange
 from torch import Tensor
 
 from nbengine_kernels.cpu import ir
-from nbengine_kernels.cpu.mathematics import LOOSE, erf, sigmoid, tanh
+from nbengine_kernels.cpu import vectors as v
+from nbengine_kernels.cpu.mathematics import LOOSE, erf, tanh
 from nbengine_kernels.cpu.runtime import rows_of, tag_of, workers_for
 from nbengine_kernels.reference import activation as reference
 
@@ -16,6 +17,13 @@ SILU, _GELU, _GELU_TANH = 0, 1, 2
 _HALF, _ONE = np.float32(0.5), np.float32(1.0)
 _SQRT_HALF = np.float32(0.7071067811865476)
 _SQRT_2_OVER_PI, _CUBE = np.float32(0.7978845608028654), np.float32(0.044715)
+
+
+@v.inline
+def _silu_part(gate: Any, up: Any, target: Any, c: Any, count: Any, tag: Any, y_tag: Any) -> None:
+    g = v.load_some(gate, c, count, tag)
+    y = g * v.sigmoid(g) * v.load_some(up, c, count, tag)
+    v.store_some(target, c, v.rounded(y, tag), count, y_tag)
 
 
 @njit(cache=True, error_model="numpy", fastmath=LOOSE)
@@ -26,10 +34,14 @@ def gated_rows(
     for r in range(first, last):
         gate = x + r * x_stride * ir.size(tag)
         up, target = gate + width * ir.size(tag), y + r * y_stride * ir.size(y_tag)
+        if r + 1 < last:  # what another core wrote comes slowly
+            ir.prefetch(gate + x_stride * ir.size(tag), 2 * width * ir.size(tag))
         if kind == SILU:
-            for c in range(width):
-                g = ir.load(gate, c, tag)
-                ir.store(target, c, ir.rounded(g * sigmoid(g) * ir.load(up, c, tag), tag), y_tag)
+            full = width // ir.LANES * ir.LANES
+            for c in range(0, full, ir.LANES):
+                _silu_part(gate, up, target, c, ir.LANES, tag, y_tag)
+            if full < width:
+                _silu_part(gate, up, target, full, width - full, tag, y_tag)
         elif kind == _GELU:
             for c in range(width):
                 g = ir.load(gate, c, tag)

@@ -41,12 +41,6 @@ def tanh(x: Any) -> Any:
     return _ONE - _TWO / (exp(_TWO * x) + _ONE)
 
 
-@inline
-def sigmoid(x: Any) -> Any:
-    """1 / (1 + e**-x) for float32."""
-    return _ONE / (_ONE + exp(-x))
-
-
 _P = np.float32(0.3275911)
 _A1, _A2, _A3 = np.float32(0.254829592), np.float32(-0.284496736), np.float32(1.421413741)
 _A4, _A5 = np.float32(-1.453152027), np.float32(1.061405429)

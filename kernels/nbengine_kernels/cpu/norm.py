@@ -8,42 +8,59 @@ from numba import njit, prange
 from torch import Tensor
 
 from nbengine_kernels.cpu import ir
-from nbengine_kernels.cpu.mathematics import LOOSE
+from nbengine_kernels.cpu import vectors as v
 from nbengine_kernels.cpu.runtime import FLOAT32, rows_of, tag_of, workers_for
 from nbengine_kernels.reference.norm import rms_norm as reference_rms_norm
 
 _F32 = FLOAT32
 
 
-@njit(cache=True, error_model="numpy", fastmath=LOOSE)
+@v.inline
+def _add_part(source: Any, other: Any, target: Any, row: Any, c: Any, count: Any, tag: Any) -> Any:
+    """Columns c .. c + count: the sum of what is at `source` and `other` to `target` and `row`; its squares."""
+    x = v.load_some(source, c, count, tag)
+    if other != 0:
+        x = v.rounded(x + v.load_some(other, c, count, tag), tag)
+        v.store_some(target, c, x, count, tag)
+    v.store_some(row, c, x, count, _F32)
+    return x * x
+
+
+@v.inline
+def _scale_part(
+    row: Any, factor: Any, weight: Any, target: Any, c: Any, count: Any, tag: Any, w_tag: Any, y_tag: Any
+) -> None:
+    scaled = v.load_some(row, c, count, _F32) * factor * v.load_some(weight, c, count, w_tag)
+    v.store_some(target, c, v.rounded(scaled, tag), count, y_tag)
+
+
+@njit(cache=True, error_model="numpy")
 def norm_rows(
     x: Any, x_stride: Any, residual: Any, residual_stride: Any, weight: Any, y: Any, y_stride: Any,
     total: Any, total_stride: Any, eps: Any, width: Any, first: Any, last: Any, tag: Any, weight_tag: Any, y_tag: Any,
 ) -> None:  # fmt: skip
     """Rows first..last; `residual` and `total` are 0 where there is none. y is rounded to `tag`, kept as `y_tag`."""
     scratch = np.empty(width, dtype=np.float32)
-    row = scratch.ctypes.data
-    step = ir.size(tag)
+    row, step = scratch.ctypes.data, ir.size(tag)
+    full, rest = width // ir.LANES * ir.LANES, width % ir.LANES
     for r in range(first, last):
-        source = x + r * x_stride * step
-        if residual != 0:
-            other = residual + r * residual_stride * step
-            for c in range(width):
-                ir.store(row, c, ir.rounded(ir.load(source, c, tag) + ir.load(other, c, tag), tag), _F32)
-            target = total + r * total_stride * step
-            for c in range(width):
-                ir.store(target, c, ir.load(row, c, _F32), tag)
-        else:
-            for c in range(width):
-                ir.store(row, c, ir.load(source, c, tag), _F32)
-        squares = np.float32(0.0)
-        for c in range(width):
-            squares += ir.load(row, c, _F32) * ir.load(row, c, _F32)
-        factor = np.float32(1.0) / np.sqrt(squares / np.float32(width) + np.float32(eps))
+        source, target = x + r * x_stride * step, total + r * total_stride * step
+        other = residual + r * residual_stride * step if residual != 0 else np.int64(0)
+        if r + 1 < last:  # what another core wrote comes slowly
+            ir.prefetch(source + x_stride * step, width * step)
+            if residual != 0:
+                ir.prefetch(other + residual_stride * step, width * step)
+        squares = v.splat(np.float32(0.0))
+        for c in range(0, full, ir.LANES):
+            squares = squares + _add_part(source, other, target, row, c, ir.LANES, tag)
+        if rest > 0:
+            squares = squares + _add_part(source, other, target, row, full, rest, tag)
+        factor = v.splat(np.float32(1.0) / np.sqrt(v.total(squares) / np.float32(width) + np.float32(eps)))
         target = y + r * y_stride * ir.size(y_tag)
-        for c in range(width):
-            normed = ir.load(row, c, _F32) * factor * ir.load(weight, c, weight_tag)
-            ir.store(target, c, ir.rounded(normed, tag), y_tag)
+        for c in range(0, full, ir.LANES):
+            _scale_part(row, factor, weight, target, c, ir.LANES, tag, weight_tag, y_tag)
+        if rest > 0:
+            _scale_part(row, factor, weight, target, full, rest, tag, weight_tag, y_tag)
     ir.keep(scratch)
 
 

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 from numba import njit, prange
 from torch import Tensor
 
 from nbengine_kernels.cpu import ir
+from nbengine_kernels.cpu import vectors as v
 from nbengine_kernels.cpu.mathematics import LOOSE
 from nbengine_kernels.cpu.runtime import FLOAT32, rows_of, tag_of, workers_for
 from nbengine_kernels.reference.cache import write_kv as reference_write_kv
@@ -16,23 +16,26 @@ from nbengine_kernels.reference.rotary import rotary_embedding as reference_rota
 _F32 = FLOAT32
 
 
-@njit(cache=True, error_model="numpy", fastmath=LOOSE)
-def _turn(heads: Any, count: Any, dim: Any, half: Any, table: Any, buffer: Any, tag: Any, table_tag: Any) -> None:
+@v.inline
+def _turn_part(first: Any, second: Any, cos: Any, sin: Any, i: Any, count: Any, tag: Any, table_tag: Any) -> None:
+    a, b = v.load_some(first, i, count, tag), v.load_some(second, i, count, tag)
+    c, s = v.load_some(cos, i, count, table_tag), v.load_some(sin, i, count, table_tag)
+    v.store_some(first, i, a * c - b * s, count, tag)
+    v.store_some(second, i, b * c + a * s, count, tag)
+
+
+@njit(cache=True, error_model="numpy")
+def _turn(heads: Any, count: Any, dim: Any, half: Any, table: Any, tag: Any, table_tag: Any) -> None:
     """Turn `count` heads of one token by the angles at address `table`."""
-    cos, sin, turned = buffer, buffer + half * 4, buffer + half * 8
-    for i in range(2 * half):
-        ir.store(buffer, i, ir.load(table, i, table_tag), _F32)
+    full = half // ir.LANES * ir.LANES
+    sin = table + half * ir.size(table_tag)
     for h in range(count):
-        head = heads + h * dim * ir.size(tag)
-        second = head + half * ir.size(tag)
-        for i in range(half):
-            a, b = ir.load(head, i, tag), ir.load(second, i, tag)
-            ir.store(turned, i, a * ir.load(cos, i, _F32) - b * ir.load(sin, i, _F32), _F32)
-        for i in range(half):
-            a, b = ir.load(head, i, tag), ir.load(second, i, tag)
-            ir.store(turned, half + i, b * ir.load(cos, i, _F32) + a * ir.load(sin, i, _F32), _F32)
-        for i in range(2 * half):
-            ir.store(head, i, ir.load(turned, i, _F32), tag)
+        first = heads + h * dim * ir.size(tag)
+        second = first + half * ir.size(tag)
+        for i in range(0, full, ir.LANES):
+            _turn_part(first, second, table, sin, i, ir.LANES, tag, table_tag)
+        if full < half:
+            _turn_part(first, second, table, sin, full, half - full, tag, table_tag)
 
 
 @njit(cache=True, error_model="numpy", fastmath=LOOSE)
@@ -52,22 +55,23 @@ def turn_and_put(
     first: Any, last: Any, tag: Any, table_tag: Any,
 ) -> None:  # fmt: skip
     """Tokens first..last: turn (unless half is 0), then write (unless slots is 0). Strides in elements."""
-    scratch = np.empty(4 * half + 1, dtype=np.float32)
-    buffer = scratch.ctypes.data
     step = ir.size(tag)
     for t in range(first, last):
+        if t + 1 < last:  # what another core wrote comes slowly
+            ir.prefetch(query + (t + 1) * query_stride * step, heads * dim * step)
+            ir.prefetch(key + (t + 1) * key_stride * step, kv_heads * dim * step)
+            ir.prefetch(value + (t + 1) * value_stride * step, kv_heads * dim * step)
         if half > 0:
             position = ir.load_i64(positions, t) if wide_positions else ir.load_i32(positions, t)
             table = cos_sin + position * 2 * half * ir.size(table_tag)
-            _turn(query + t * query_stride * step, heads, dim, half, table, buffer, tag, table_tag)
-            _turn(key + t * key_stride * step, kv_heads, dim, half, table, buffer, tag, table_tag)
+            _turn(query + t * query_stride * step, heads, dim, half, table, tag, table_tag)
+            _turn(key + t * key_stride * step, kv_heads, dim, half, table, tag, table_tag)
         if slots != 0:
             slot = ir.load_i64(slots, t)
             if slot >= 0:
                 row = dim * step
                 _put(key + t * key_stride * step, key_cache, key_block * step, slot, kv_heads, block_size, row)
                 _put(value + t * value_stride * step, value_cache, value_block * step, slot, kv_heads, block_size, row)
-    ir.keep(scratch)
 
 
 @njit(cache=True, error_model="numpy", parallel=True)
