@@ -87,7 +87,7 @@ def main() -> None:
         ticks = np.median(np.stack([p for _, p in phases[1:]]), axis=0)
         ms = ticks / TICKS_PER_MS
         total = 1e3 * statistics.median(totals[1:])
-        for label, t in zip([*PHASE_NAMES, "head"], ms):
+        for label, t in zip(PHASE_NAMES, ms):
             print(f"  {label:20}{t:9.3f} ms {t / total:6.1%}")
         print(f"  {'embed':20}{1e3 * statistics.median(p for p, _ in phases[1:]):9.3f}  rest {total - ms.sum():.3f}")
 

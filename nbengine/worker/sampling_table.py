@@ -28,6 +28,7 @@ _COLUMNS: list[tuple[str, type]] = [
     ("prompt_logprobs", np.int64),  # the same for the prompt's tokens
     ("num_prompt_tokens", np.int64),
     ("restricted", np.bool_),  # has a rule of its own about single tokens: see logits_processors
+    ("plain", np.bool_),  # greedy, and nothing else is asked for
 ]
 
 
@@ -87,7 +88,9 @@ class SamplingTable:
         columns["logprobs"][row] = -1 if params.logprobs is None else params.logprobs
         columns["prompt_logprobs"][row] = -1 if params.prompt_logprobs is None else params.prompt_logprobs
         columns["num_prompt_tokens"][row] = info.num_prompt_tokens
-        columns["restricted"][row] = _is_restricted(params)
+        columns["restricted"][row] = restricted = _is_restricted(params)
+        penalised = params.repetition_penalty != 1 or params.presence_penalty or params.frequency_penalty
+        columns["plain"][row] = params.greedy and params.logprobs is None and not restricted and not penalised
 
     def batch(
         self, rows: Int64, lengths: Int64, token_ids: NDArray[np.int32], requests: list[RequestInfo | None]
@@ -96,6 +99,8 @@ class SamplingTable:
         columns = self.columns
         prompts = columns["num_prompt_tokens"][rows]
         made = SamplingBatch(num_output=lengths - prompts, seeds=columns["seed"][rows])
+        if columns["plain"][rows].all():
+            return made
         temperature = columns["temperature"][rows]
         if temperature.any():
             made.temperature = temperature

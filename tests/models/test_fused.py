@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from nbengine_kernels.cpu.stack import TOKENS_IN_ONE_CALL, DecoderStack
+from nbengine_kernels.cpu import stack
+from nbengine_kernels.cpu.stack import DecoderStack
 
 from nbengine.config import ModelConfig
 from nbengine.models.decoder import DecoderModel
@@ -64,13 +65,17 @@ def _both_ways(model: DecoderModel, batch: FlatBatch, **options: Any) -> tuple[t
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("arch", ["llama", "llama3_rope", "smollm3", "mistral", "qwen2", "qwen2_window", "qwen3"])
-def test_one_call_equals_many(arch: str, dtype: str, tiny_model: TinyModel) -> None:
+def test_one_call_equals_many(
+    arch: str, dtype: str, tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     model = _model(tiny_model(arch), dtype)
     whole, _ = _both_ways(model, _batch((0, 13), (17, 1), (9, 5), wanted=[12, 13, 18, 12]))
     assert torch.equal(whole[0], whole[3])  # a row may be wanted twice
     _both_ways(model, _batch((40, 1), wanted=[0]))
-    _both_ways(model, _batch((0, TOKENS_IN_ONE_CALL + 7), (3, 1), wanted=[TOKENS_IN_ONE_CALL + 7, 0]))
+    _both_ways(model, _batch((0, 71), (3, 1), wanted=[71, 0]))
+    monkeypatch.setattr(stack, "TOKEN_LAYERS_OF_A_CALL", 100)
+    _both_ways(model, _batch((0, 71), (3, 1), wanted=[71, 0]))  # a layer at a time
     _both_ways(model, _batch((0, 6), wanted=[]))  # a chunk of a prompt: nothing is sampled
     _both_ways(model, _batch((0, 6), wanted=[5]), num_layers=2)
 

@@ -139,9 +139,11 @@ def prefetch_line(b: Any, address: Any, *, once: bool = False) -> None:
 
 @intrinsic
 def load(typingctx: Any, base: Any, index: Any, tag: Any) -> Any:
-    """Element `index` of the array at `base`, as float32."""
+    """Element `index` of the array at `base`, as float32; whole numbers of 8 bits, too."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        if tag == types.int8:
+            return b.sitofp(b.load(_at(b, args[0], args[1], I8)), F32)
         if _is_bf16(tag):
             return _widen(b, b.load(_at(b, args[0], args[1], I16)), 0)
         return b.load(_at(b, args[0], args[1], F32))

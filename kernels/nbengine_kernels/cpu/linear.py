@@ -25,7 +25,7 @@ from nbengine_kernels.cpu.panels import (
     pack_rows,
     panel_tile,
 )
-from nbengine_kernels.cpu.runtime import BFLOAT16, BFLOAT16_PRODUCTS, FLOAT32, rows_of, tag_of, threads
+from nbengine_kernels.cpu.runtime import BFLOAT16, BFLOAT16_PRODUCTS, FLOAT32, rows_of, tag_of, threads, workers_for
 from nbengine_kernels.quantization import INT4_GROUP, quantize_int4, quantize_int8
 
 _F32 = FLOAT32
@@ -157,6 +157,34 @@ def _linear(
     ir.keep(counter)
 
 
+@njit(cache=True, error_model="numpy")
+def _take_some(matrices: Any, indices: Any, rows: Any, weight_tag: Any, tag: Any, first: Any, last: Any) -> Any:
+    """Rows first..last: those of the weight that `indices` (int32) names, to `rows` (…, inputs) by `tag`. How many of them
+    the weight does not have."""
+    matrix, unknown = matrices[0], np.int64(0)
+    paired = ir.size(weight_tag) == 2
+    for r in range(first, last):
+        index = ir.load_i32(indices, r)
+        if index < 0 or index >= matrix.outputs:
+            unknown += 1
+            continue
+        panel, column = matrix.panels + index // WIDTH * matrix.panel_bytes, index % WIDTH
+        target, scale = rows + r * matrix.inputs * ir.size(tag), ir.load(matrix.scale, index, _F32)
+        for i in range(matrix.inputs):
+            at = (i // 2 * WIDTH + column) * 2 + i % 2 if paired else i * WIDTH + column
+            ir.store(target, i, ir.load(panel, at, weight_tag) * scale, tag)
+    return unknown
+
+
+@njit(cache=True, error_model="numpy", parallel=True)
+def _take_rows(matrices: Any, indices: Any, rows: Any, weight_tag: Any, tag: Any, count: Any, workers: Any) -> Any:
+    unknown = np.int64(0)
+    for w in prange(workers):
+        first, last = count * w // workers, count * (w + 1) // workers
+        unknown += _take_some(matrices, indices, rows, weight_tag, tag, first, last)
+    return unknown
+
+
 class PackedLinear:
     """As `reference.PackedLinear`; float32, bfloat16, int8 and int4 are packed, float16 is kept plain.
 
@@ -209,15 +237,14 @@ class PackedLinear:
         """See `reference.PackedLinear.take_rows`; straight from the panels, where a second copy would be the alternative."""
         if self._panels is None or self.quantization == "int4":
             return F.embedding(indices, self._unpacked().to(self.dtype))
-        depth = self._panels.shape[1]  # inputs, or pairs of them
-        panel, column = indices.long() // WIDTH, indices.long() % WIDTH
-        places = (panel[:, None] * depth + torch.arange(depth)) * WIDTH + column[:, None]  # (T, depth)
-        flat = self._panels.view(self._panels.shape[0] * depth * WIDTH, -1)
-        rows = flat.index_select(0, places.flatten())
-        rows = rows.view(len(indices), depth * flat.shape[1])[:, : self.in_features]
-        if self.quantization == "int8":
-            rows = rows.float() * self._scale[indices.long(), None]
-        return rows.to(self.dtype).contiguous()
+        wanted, count = indices.to(torch.int32).contiguous(), len(indices)
+        rows = torch.empty((count, self.in_features), dtype=self.dtype)
+        given = (self.record, wanted.data_ptr(), rows.data_ptr(), self.weight_tag, tag_of(rows))
+        workers = workers_for(rows.numel())
+        unknown = _take_some(*given, 0, count) if workers == 1 else _take_rows(*given, count, workers)
+        if unknown:
+            raise IndexError(f"{unknown} of {count} rows do not exist: the weight has {self.out_features}.")
+        return rows
 
     def nbytes(self) -> int:
         """Bytes that the packed weight takes, with its scales and bias."""

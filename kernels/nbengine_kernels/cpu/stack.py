@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit, prange
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nbengine_kernels.cpu import ir
@@ -33,10 +34,11 @@ _ZERO = np.float32(0.0)
 ROWS = 8  # rows of an elementwise unit
 PHASE_NAMES = (
     "norm", "qkv", "rotary, KV write", "attention", "group sums", "output", "norm 2", "gate and up", "activation", "down",
+    "head",
 )  # fmt: skip
-PHASES = len(PHASE_NAMES)  # of a layer
-TOKENS_IN_ONE_CALL = 64
-"""Up to so many tokens all layers run in one call; above, a layer at a time, for an interrupt not to wait for seconds."""
+PHASES = len(PHASE_NAMES) - 1  # of a layer
+TOKEN_LAYERS_OF_A_CALL = 8192
+"""Layers times tokens that one call computes, a layer at least: some 60 ms, for which an interrupt waits."""
 
 
 # Addresses and numbers, all int64. Strides of the caches are in elements.
@@ -51,7 +53,7 @@ MODEL = np.dtype(
 )
 PASS = record(
     "tokens", "requests", "positions", "slots", "starts", "lengths", "tables", "table_stride", "rows", "wanted", "logits",
-    "clock", "residual", "inputs", "sums", "inner", "delta", "mlp_inputs", "mlp_sums", "mlp",
+    "residual", "clock", "scratch", "inputs", "sums", "inner", "delta", "mlp_inputs", "mlp_sums", "mlp",
 )  # fmt: skip
 
 
@@ -262,19 +264,22 @@ def _run(
     windowed = cut_pieces(tables, stride, job.starts, job.lengths, job.requests, group, size, 1)
     counters = np.zeros((layers.shape[0] * PHASES + 2) * ir.COUNTER_BYTES + 64, dtype=np.uint8)
     address = (counters.ctypes.data + 63) // 64 * 64
-    memory = np.zeros((workers, scratch_floats(model.kv_heads, model.dim)), dtype=np.float32)
+    scratch, scratch_bytes = job.scratch, scratch_floats(model.kv_heads, model.dim) * 4
     clock = job.clock
     for w in prange(workers):
         _work(
-            layers, matrices, first, models[0], jobs[0], pieces, windowed, with_head, address, memory[w].ctypes.data,
+            layers, matrices, first, models[0], jobs[0], pieces, windowed, with_head, address, scratch + w * scratch_bytes,
             clock + w * (PHASES + 1) * 8, tag, row_tag, weight_tag, head_row_tag, head_tag,
         )  # fmt: skip
-    ir.keep(memory)
     ir.keep(counters)
 
 
 class DecoderStack:
     """Satisfies FusedDecoder. float32 and bfloat16, matrices in panels."""
+
+    ticks: NDArray[np.int64]
+    """(threads, PHASE_NAMES): the processor's ticks that each thread spent in each phase since it was last set to 0, waiting
+    for the others included."""
 
     def __init__(
         self,
@@ -308,9 +313,8 @@ class DecoderStack:
         self._tables[-1, 0] = head.record[0]
         self._vocab = head.out_features
         self._caches: Sequence[tuple[Tensor, Tensor]] | None = None
-        self.ticks = np.zeros((threads(), PHASES + 1), np.int64)
-        """What each thread spent in each phase of all layers, and in the head, waiting included; in the processor's ticks."""
-        self._rooms: dict[str, Tensor] = {}
+        self._room_for, self._room_at = (0, 0), ()
+        self._room(1, threads())
 
     def forward(
         self, embedded: Tensor, batch: PagedBatch, caches: Sequence[tuple[Tensor, Tensor]], num_layers: int | None = None
@@ -319,24 +323,22 @@ class DecoderStack:
         if caches is not self._caches:
             self._take_caches(caches)
         tokens, wanted, workers = embedded.shape[0], batch.logits_rows.shape[0], threads()
-        if workers > len(self.ticks):
-            self.ticks = np.zeros((workers, PHASES + 1), np.int64)
         logits = torch.empty((wanted, self._vocab), dtype=torch.float32)
         tables = batch.block_tables
         jobs = np.zeros(1, PASS)
         jobs[0] = (
             tokens, batch.seq_lens.shape[0], batch.positions.data_ptr(), batch.slot_mapping.data_ptr(),
             batch.query_start_loc.data_ptr(), batch.seq_lens.data_ptr(), tables.data_ptr(), tables.stride(0),
-            batch.logits_rows.data_ptr(), wanted, logits.data_ptr(), self.ticks.ctypes.data, embedded.data_ptr(), *self._room(max(tokens, wanted)),
+            batch.logits_rows.data_ptr(), wanted, logits.data_ptr(), embedded.data_ptr(),
+            *self._room(max(tokens, wanted), workers),
         )  # fmt: skip
         count = len(self._layers) if num_layers is None else num_layers
-        step = count if tokens <= TOKENS_IN_ONE_CALL else 1
+        step = max(1, TOKEN_LAYERS_OF_A_CALL // max(1, tokens))
         for first in range(0, count, step):
             last = min(count, first + step)
-            rows = [*range(first, last), -1]
+            matrices = self._tables if last - first == len(self._layers) else self._tables[[*range(first, last), -1]]
             _run(
-                self._layers[first:last], self._tables[rows], first == 0, self._model, jobs, last == count,
-                *self._tags, workers,
+                self._layers[first:last], matrices, first == 0, self._model, jobs, last == count, *self._tags, workers
             )  # fmt: skip
         return logits
 
@@ -349,25 +351,30 @@ class DecoderStack:
         self._model["block_size"] = caches[0][0].shape[2]
         self._caches = caches
 
-    def _room(self, tokens: int) -> tuple[int, ...]:
-        """Addresses of what a pass writes in between, for so many tokens; kept from pass to pass."""
+    def _room(self, tokens: int, workers: int) -> tuple[int, ...]:
+        """Addresses of what a pass writes in between, for so many tokens and threads; kept from pass to pass."""
+        if tokens <= self._room_for[0] and workers <= self._room_for[1]:
+            return self._room_at
+        tokens, workers = max(tokens, self._room_for[0]), max(workers, self._room_for[1])
         model, table = self._model[0], self._tables[0]
         attended = int(model["heads"] * model["dim"])
         hidden, inner, width = int(model["hidden"]), int(table[QKV]["outputs"]), int(table[DOWN]["inputs"])
         groups = int(self._tables["groups"].max())
-        sizes: dict[str, tuple[int, torch.dtype]] = {
-            "inputs": (max(hidden, attended), torch.float32),
-            "sums": (groups, torch.float32),
-            "inner": (max(inner, hidden), self._dtype),
-            "delta": (hidden, self._dtype),
-            "mlp_inputs": (width, torch.float32),
-            "mlp_sums": (groups, torch.float32),
-            "mlp": (2 * width, self._dtype),
-        }
-        for name, (columns, dtype) in sizes.items():
-            if name not in self._rooms or self._rooms[name].shape[0] < tokens:
-                self._rooms[name] = torch.zeros((tokens, columns), dtype=dtype)
-        return tuple(self._rooms[name].data_ptr() for name in sizes)
+        sizes: list[tuple[int, int, torch.dtype]] = [
+            (workers, scratch_floats(int(model["kv_heads"]), int(model["dim"])), torch.float32),
+            (tokens, max(hidden, attended), torch.float32),
+            (tokens, groups, torch.float32),
+            (tokens, max(inner, hidden), self._dtype),
+            (tokens, hidden, self._dtype),
+            (tokens, width, torch.float32),
+            (tokens, groups, torch.float32),
+            (tokens, 2 * width, self._dtype),
+        ]
+        self.ticks = np.zeros((workers, len(PHASE_NAMES)), np.int64)
+        self._rooms = [torch.zeros((rows, columns), dtype=dtype) for rows, columns, dtype in sizes]
+        self._room_for = tokens, workers
+        self._room_at = (self.ticks.ctypes.data, *(room.data_ptr() for room in self._rooms))
+        return self._room_at
 
 
 def _matrices(layer: DecoderLayer) -> tuple[Any, Any, Any, Any]:
