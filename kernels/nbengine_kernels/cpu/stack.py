@@ -156,15 +156,15 @@ def _sum_groups(x: Any, sums: Any, rows: Any, matrix: Any, counter: Any, row_tag
 
 
 @njit(cache=True, error_model="numpy")
-def _activate(job: Any, down: Any, counter: Any, tag: Any, row_tag: Any) -> None:
-    """job.mlp_inputs (T, F) = silu(gate) * up, both in job.mlp."""
-    units = (job.tokens + ROWS - 1) // ROWS
+def _activate(job: Any, rows: Any, down: Any, counter: Any, tag: Any, row_tag: Any) -> None:
+    """job.mlp_inputs (rows, F) = silu(gate) * up, both in job.mlp."""
+    units = (rows + ROWS - 1) // ROWS
     width = down.inputs
     while True:
         unit = ir.take_ticket(counter)
         if unit >= units:
             break
-        first, last = unit * ROWS, min(job.tokens, unit * ROWS + ROWS)
+        first, last = unit * ROWS, min(rows, unit * ROWS + ROWS)
         gated_rows(job.mlp, 2 * width, job.mlp_inputs, width, width, SILU, first, last, tag, row_tag)
         for r in range(first, last):
             row, sums = job.mlp_inputs + r * width * ir.size(row_tag), job.mlp_sums + r * down.groups * 4
@@ -174,29 +174,28 @@ def _activate(job: Any, down: Any, counter: Any, tag: Any, row_tag: Any) -> None
 
 
 @njit(cache=True, error_model="numpy")
-def _head(model: Any, matrix: Any, job: Any, counter: Any, tag: Any, row_tag: Any, head_tag: Any) -> None:
-    """job.logits (S, V) float32 of the wanted rows; their norms go to the front of job.inputs."""
-    width, step = model.hidden, ir.size(tag)
-    nothing = np.int64(0)
+def _choose(model: Any, job: Any, counter: Any, tag: Any, row_tag: Any) -> None:
+    """Bring the wanted rows of what was attended to job.mlp_inputs, and of the residual to job.inner."""
+    width, attended = model.hidden * ir.size(tag), model.heads * model.dim * ir.size(row_tag)
     while True:
         unit = ir.take_ticket(counter)
         if unit >= job.wanted:
             break
         r = ir.load_i64(job.rows, unit)
-        x, residual, y = (
-            job.delta + r * width * step,
-            job.residual + r * width * step,
-            job.inputs + unit * width * ir.size(row_tag),
-        )
-        total = job.inner + unit * width * step  # not over the residual: a row may be wanted twice
-        norm_rows(
-            x, width, residual, width, model.final_norm, y, width, total, width, model.eps, width,
-            nothing, np.int64(1), tag, tag, row_tag,
-        )  # fmt: skip
-        group_sums(y, job.sums + unit * matrix.groups * 4, matrix.groups, row_tag)
+        ir.copy(job.mlp_inputs + unit * attended, job.inputs + r * attended, attended)
+        ir.copy(job.inner + unit * width, job.residual + r * width, width)
         ir.finish_ticket(counter)
     ir.wait_finished(counter, job.wanted)
-    _multiply(matrix, job.inputs, job.sums, job.wanted, job.logits, counter + ir.COUNTER_BYTES, row_tag, head_tag, _F32)
+
+
+@njit(cache=True, error_model="numpy")
+def _head(model: Any, matrix: Any, job: Any, residual: Any, counter: Any, tag: Any, row_tag: Any, head_tag: Any) -> None:
+    """job.logits (S, V) float32 of the rows that were chosen."""
+    x, rows, hidden = job.inputs, job.wanted, model.hidden
+    _norm(
+        job.delta, residual, rows, model.final_norm, hidden, model.eps, x, job.sums, matrix.groups, counter, tag, row_tag
+    )
+    _multiply(matrix, x, job.sums, rows, job.logits, counter + ir.COUNTER_BYTES, row_tag, head_tag, _F32)
 
 
 @njit(cache=True, error_model="numpy")
@@ -230,24 +229,29 @@ def _work(
         at = _stamp(clock, 2, at)
         _attend(layer, model, job, pieces if layer.window == 0 else windowed, memory, counter + 3 * one, tag, row_tag)
         at = _stamp(clock, 3, at)
-        _sum_groups(job.inputs, job.sums, rows, output, counter + 4 * one, row_tag)
+        attended, residual = job.inputs, job.residual
+        if with_head and i == layers.shape[0] - 1:  # from here on a row is wanted for its logits only
+            _choose(model, job, counters + layers.shape[0] * PHASES * one, tag, row_tag)
+            rows, attended, residual = job.wanted, job.mlp_inputs, job.inner
+        _sum_groups(attended, job.sums, rows, output, counter + 4 * one, row_tag)
         at = _stamp(clock, 4, at)
-        _multiply(output, job.inputs, job.sums, rows, job.delta, counter + 5 * one, row_tag, weight_tag, tag)
+        _multiply(output, attended, job.sums, rows, job.delta, counter + 5 * one, row_tag, weight_tag, tag)
         at = _stamp(clock, 5, at)
         _norm(
-            job.delta, job.residual, rows, layer.post_norm, model.hidden, model.eps, job.inputs, job.sums, gate_up.groups,
+            job.delta, residual, rows, layer.post_norm, model.hidden, model.eps, job.inputs, job.sums, gate_up.groups,
             counter + 6 * one, tag, row_tag,
         )  # fmt: skip
         at = _stamp(clock, 6, at)
         _multiply(gate_up, job.inputs, job.sums, rows, job.mlp, counter + 7 * one, row_tag, weight_tag, tag)
         at = _stamp(clock, 7, at)
-        _activate(job, down, counter + 8 * one, tag, row_tag)
+        _activate(job, rows, down, counter + 8 * one, tag, row_tag)
         at = _stamp(clock, 8, at)
         _multiply(down, job.mlp_inputs, job.mlp_sums, rows, job.delta, counter + 9 * one, row_tag, weight_tag, tag)
         at = _stamp(clock, 9, at)
         counter += PHASES * one
     if with_head:
-        _head(model, matrices[matrices.shape[0] - 1, 0], job, counter, tag, head_row_tag, head_tag)
+        head = matrices[matrices.shape[0] - 1, 0]
+        _head(model, head, job, job.inner, counter + one, tag, head_row_tag, head_tag)
         at = _stamp(clock, 10, at)
 
 
@@ -262,7 +266,7 @@ def _run(
     tables, stride, size = job.tables, job.table_stride, model.block_size
     pieces = cut_pieces(tables, stride, job.starts, job.lengths, job.requests, group, size, 0)
     windowed = cut_pieces(tables, stride, job.starts, job.lengths, job.requests, group, size, 1)
-    counters = np.zeros((layers.shape[0] * PHASES + 2) * ir.COUNTER_BYTES + 64, dtype=np.uint8)
+    counters = np.zeros((layers.shape[0] * PHASES + 3) * ir.COUNTER_BYTES + 64, dtype=np.uint8)
     address = (counters.ctypes.data + 63) // 64 * 64
     scratch, scratch_bytes = job.scratch, scratch_floats(model.kv_heads, model.dim) * 4
     clock = job.clock
@@ -366,7 +370,7 @@ class DecoderStack:
             (tokens, groups, torch.float32),
             (tokens, max(inner, hidden), self._dtype),
             (tokens, hidden, self._dtype),
-            (tokens, width, torch.float32),
+            (tokens, max(width, attended), torch.float32),
             (tokens, groups, torch.float32),
             (tokens, 2 * width, self._dtype),
         ]
