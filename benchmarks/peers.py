@@ -87,7 +87,9 @@ class NBEngine(LLMEngineShaped):
         from nbengine import LLM
 
         torch.set_num_threads(self.threads)
-        blocks = sum(-(-(len(p) + n) // KV_BLOCK) for p, n in self.work) + len(self.work) + 64  # the warm-up's too
+        shared = len(common_prefix([p for p, _ in self.work])) // KV_BLOCK if len(self.work) > 1 else 0
+        own = [-(-(len(p) + n) // KV_BLOCK) - shared for p, n in self.work]
+        blocks = shared + sum(own) + 1 + 16  # block 0, and what the warm-up takes
         self.llm = LLM(
             str(self.model_dir),
             dtype=self.dtype,

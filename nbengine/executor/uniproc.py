@@ -6,6 +6,7 @@ import gc
 
 import torch
 from nbengine_kernels import kernels_for
+from nbengine_kernels.pages import give_back_heap
 from torch import Tensor
 
 from nbengine import envs
@@ -17,7 +18,7 @@ from nbengine.models.loader import load_model
 from nbengine.plan import BatchTensors, ModelRunnerOutput, SchedulerOutput
 from nbengine.slow import said_if_slow
 from nbengine.worker.decode_graphs import DecodeGraphs
-from nbengine.worker.memory import MemoryProbe, give_back_heap
+from nbengine.worker.memory import MemoryProbe
 from nbengine.worker.model_runner import ModelRunner, RunnerLimits, allocate_caches
 
 _PROFILED_LAYERS = 2  # a layer's temporary memory is free again before the next one: more layers show no higher peak

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from nbengine_kernels import DecoderLayer, DecoderSizes, Kernels, LinearOperator, build_rotary_table
+from nbengine_kernels.pages import give_back_heap
 from torch import Tensor
 
 from nbengine.errors import ModelError
@@ -116,15 +117,20 @@ class DecoderModel:
         self._scale = shape.head_dim**-0.5
         self._quantization = quantization
         # the largest matrices first: while one is packed it exists twice, and so not on top of all the others
-        head = take("model.embed_tokens.weight" if shape.tied_head else "lm_head.weight").clone()
         # 8 bits in either form: 4 would tell in every logit, and so in every embedded token where the head is tied
-        self._head = kernels.PackedLinear(head, quantization="int8" if quantization else None)
+        self._head = kernels.PackedLinear(
+            take("model.embed_tokens.weight" if shape.tied_head else "lm_head.weight").clone(),
+            quantization="int8" if quantization else None,
+        )
         if shape.tied_head:
             self._embed = self._head.take_rows
         else:
             self._embed = partial(F.embedding, weight=take("model.embed_tokens.weight").clone())  # (V, C)
         self._cos_sin = _rotary_table(config, shape, max_positions, device)
-        self._layers = [self._make_layer(take, index) for index in range(shape.num_layers)]
+        self._layers = []
+        for index in range(shape.num_layers):
+            self._layers.append(self._make_layer(take, index))
+            give_back_heap()  # what packing took in between: the allocator would keep as much again as the weights take
         self._final_norm = take("model.norm.weight").clone()
         sizes = DecoderSizes(shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.norm_eps, self._scale)
         self._fused = kernels.fuse_decoder(self._layers, sizes, self._cos_sin, self._final_norm, self._head)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from pathlib import Path
 from types import TracebackType
 
 import torch
+from nbengine_kernels.pages import give_back_heap
 
 _STATUS = Path("/proc/self/status")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -41,14 +41,6 @@ class MemoryProbe:
         self.peak_bytes = max(0, peak - self._before)
         if not cuda:
             give_back_heap()
-
-
-def give_back_heap() -> None:
-    """Ask glibc to hand free heap pages back to the system; elsewhere do nothing."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError, TypeError):
-        return
 
 
 def free_system_bytes() -> int:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from nbengine_kernels import Kernels
+from nbengine_kernels.pages import own_pages
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -229,17 +230,9 @@ def allocate_caches(
     caches = []
     for shape in shapes:
         size = (2, num_blocks, shape.num_kv_heads, block_size, shape.head_dim)
-        both = _lazy_zeros(size, dtype) if device.type == "cpu" else torch.zeros(size, dtype=dtype, device=device)
+        both = own_pages(size, dtype) if device.type == "cpu" else torch.zeros(size, dtype=dtype, device=device)
         caches.append(LayerCache(both[0], both[1]))
     return caches
-
-
-def _lazy_zeros(size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    alignment = 64
-    count = int(np.prod(size)) * dtype.itemsize
-    raw = np.zeros(count + alignment, np.uint8)
-    start = -raw.ctypes.data % alignment
-    return torch.from_numpy(raw[start : start + count]).view(dtype).view(size)
 
 
 def _output(inputs: StepInputs, sampled: Sampled | None) -> ModelRunnerOutput:

@@ -26,6 +26,7 @@ from nbengine_kernels.cpu.panels import (
     panel_tile,
 )
 from nbengine_kernels.cpu.runtime import BFLOAT16, BFLOAT16_PRODUCTS, FLOAT32, rows_of, tag_of, threads, workers_for
+from nbengine_kernels.pages import own_pages
 from nbengine_kernels.quantization import INT4_GROUP, quantize_int4, quantize_int8
 
 _F32 = FLOAT32
@@ -204,6 +205,9 @@ class PackedLinear:
         self._plain: Tensor | None = None
         self.weight_tag: Any = _F32
         scale = self._pack(weight.detach())
+        if self._panels is not None:
+            packed, self._panels = self._panels, own_pages(tuple(self._panels.shape), self._panels.dtype)
+            self._panels.copy_(packed)
         self._scale = pack_outputs(scale, self.out_features, 1.0)
         self._bias = pack_outputs(self.bias, self.out_features, 0.0)
         self.record = np.zeros(1, MATRIX)

@@ -253,19 +253,21 @@ one_row_tile = _make_panel_tile((1,), PANELS_OF_ONE_ROW)
 
 
 def _padded(weight: Tensor) -> Tensor:
-    return F.pad(weight, (0, weight.shape[1] % 2, 0, -weight.shape[0] % WIDTH))
+    """Itself, if it fills its panels."""
+    missing = (0, weight.shape[1] % 2, 0, -weight.shape[0] % WIDTH)
+    return F.pad(weight, missing) if any(missing) else weight
 
 
 def pack_rows(weight: Tensor) -> Tensor:
-    """(O, I) float32 or int8 -> (ceil(O / WIDTH), I', WIDTH), padded with zeros."""
+    """(O, I) float32 or int8 -> (ceil(O / WIDTH), I', WIDTH), padded with zeros; perhaps a view."""
     padded = _padded(weight)
-    return padded.view(-1, WIDTH, padded.shape[1]).transpose(1, 2).contiguous()
+    return padded.view(-1, WIDTH, padded.shape[1]).transpose(1, 2)
 
 
 def pack_pairs(weight: Tensor) -> Tensor:
-    """(O, I) bfloat16 -> (ceil(O / WIDTH), I' / 2, WIDTH, 2), padded with zeros."""
+    """(O, I) bfloat16 -> (ceil(O / WIDTH), I' / 2, WIDTH, 2), padded with zeros; perhaps a view."""
     padded = _padded(weight)
-    return padded.view(-1, WIDTH, padded.shape[1] // 2, 2).transpose(1, 2).contiguous()
+    return padded.view(-1, WIDTH, padded.shape[1] // 2, 2).transpose(1, 2)
 
 
 def pack_int4(codes: Tensor, scale: Tensor, zero: Tensor) -> Tensor:

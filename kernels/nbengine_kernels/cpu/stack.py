@@ -26,7 +26,7 @@ from nbengine_kernels.cpu.linear import MATRIX, PackedLinear, count_units, group
 from nbengine_kernels.cpu.norm import norm_rows
 from nbengine_kernels.cpu.pieces import cut_pieces, heads_of_unit
 from nbengine_kernels.cpu.rotary import turn_and_put
-from nbengine_kernels.cpu.runtime import FLOAT32, rows_of, tag_of, threads
+from nbengine_kernels.cpu.runtime import BFLOAT16, FLOAT32, rows_of, tag_of, threads
 from nbengine_kernels.decoder import DecoderLayer, DecoderSizes, PagedBatch
 
 _F32 = FLOAT32
@@ -298,7 +298,9 @@ class DecoderStack:
         first = layers[0]
         self._dtype, tag = final_norm.dtype, tag_of(final_norm)
         matrix = _matrices(first)[0]
-        self._tags = (tag, matrix.row_tag(tag), matrix.weight_tag, head.row_tag(tag), head.weight_tag)
+        row_tags = matrix.row_tag(tag), head.row_tag(tag)
+        self._tags = (tag, row_tags[0], matrix.weight_tag, row_tags[1], head.weight_tag)
+        self._row_dtype = torch.bfloat16 if all(t is BFLOAT16 for t in row_tags) else torch.float32
         hidden, dim = first.input_norm.shape[0], sizes.head_dim
         self._model = np.zeros(1, MODEL)
         self._model[0] = (
@@ -363,14 +365,14 @@ class DecoderStack:
         model, table = self._model[0], self._tables[0]
         attended = int(model["heads"] * model["dim"])
         hidden, inner, width = int(model["hidden"]), int(table[QKV]["outputs"]), int(table[DOWN]["inputs"])
-        groups = int(self._tables["groups"].max())
+        groups, row_dtype = int(self._tables["groups"].max()), self._row_dtype
         sizes: list[tuple[int, int, torch.dtype]] = [
             (workers, scratch_floats(int(model["kv_heads"]), int(model["dim"])), torch.float32),
-            (tokens, max(hidden, attended), torch.float32),
+            (tokens, max(hidden, attended), row_dtype),
             (tokens, groups, torch.float32),
             (tokens, max(inner, hidden), self._dtype),
             (tokens, hidden, self._dtype),
-            (tokens, max(width, attended), torch.float32),
+            (tokens, max(width, attended), row_dtype),
             (tokens, groups, torch.float32),
             (tokens, 2 * width, self._dtype),
         ]
