@@ -5,7 +5,9 @@ The runner trusts the plan and nothing else. It may be interrupted anywhere; the
 
 from __future__ import annotations
 
+import math
 import time
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -227,11 +229,11 @@ def allocate_caches(
 
     On a CPU the system hands out zero pages as they are first written, so blocks that are never used cost no memory.
     """
-    caches = []
-    for shape in shapes:
-        size = (2, num_blocks, shape.num_kv_heads, block_size, shape.head_dim)
-        both = own_pages(size, dtype) if device.type == "cpu" else torch.zeros(size, dtype=dtype, device=device)
-        caches.append(LayerCache(both[0], both[1]))
+    sizes = [(2, num_blocks, shape.num_kv_heads, block_size, shape.head_dim) for shape in shapes]
+    counts = [math.prod(size) for size in sizes]
+    make = own_pages if device.type == "cpu" else partial(torch.zeros, device=device)
+    parts = make((sum(counts),), dtype=dtype).split(counts)
+    caches = [LayerCache(*part.view(size)) for part, size in zip(parts, sizes)]
     return caches
 
 

@@ -28,6 +28,7 @@ from nbengine_kernels.cpu.pieces import cut_pieces, heads_of_unit
 from nbengine_kernels.cpu.rotary import turn_and_put
 from nbengine_kernels.cpu.runtime import BFLOAT16, FLOAT32, rows_of, tag_of, threads
 from nbengine_kernels.decoder import DecoderLayer, DecoderSizes, PagedBatch
+from nbengine_kernels.pages import own_pages
 
 _F32 = FLOAT32
 _ZERO = np.float32(0.0)
@@ -377,7 +378,7 @@ class DecoderStack:
             (tokens, 2 * width, self._dtype),
         ]
         self.ticks = np.zeros((workers, len(PHASE_NAMES)), np.int64)
-        self._rooms = [torch.zeros((rows, columns), dtype=dtype) for rows, columns, dtype in sizes]
+        self._rooms = [own_pages((rows, columns), dtype) for rows, columns, dtype in sizes]
         self._room_for = tokens, workers
         self._room_at = (self.ticks.ctypes.data, *(room.data_ptr() for room in self._rooms))
         return self._room_at
