@@ -54,55 +54,80 @@ def count_units(matrix: Any, rows: Any) -> Any:
 
 
 @njit(cache=True, error_model="numpy")
+def _multiply_panels(
+    matrix: Any, first: Any, last: Any, after: Any, a: Any, lda: Any, sums: Any, begin: Any, end: Any, one: Any,
+    y: Any, y_stride: Any, edge: Any, row_tag: Any, weight_tag: Any, tag: Any,
+) -> None:  # fmt: skip
+    """Rows begin..end of y, as far as panels first..last go. after: the panel that this thread will want next, `one`: whether
+    there are no more rows than this one."""
+    pairs, size, groups, y_bytes = (matrix.inputs + 1) // 2, matrix.panel_bytes, matrix.groups, ir.size(tag)
+    passes, slow = (end - begin + TALLEST - 1) // TALLEST, np.int64(0)
+    while 2 << slow <= passes:
+        slow += 1
+    p = first
+    while p < last:
+        step = PANELS_OF_ONE_ROW if one and last - p >= PANELS_OF_ONE_ROW else 1
+        panel, column = matrix.panels + p * size, p * WIDTH
+        ahead = matrix.panels + (p + step if p + step < last else after) * size
+        if one:  # streams through memory, in order, and finds the next panel's front there
+            ir.prefetch(ahead, AHEAD_BYTES)
+            ahead = panel + AHEAD_BYTES
+        scale, bias = matrix.scale + column * 4, matrix.bias + column * 4
+        ragged = column + step * WIDTH > matrix.outputs
+        r = begin
+        while r < end:
+            row, s, target = a + r * lda * ir.size(row_tag), sums + r * groups * 4, y + (r * y_stride + column) * y_bytes
+            c, ldc = (edge, step * WIDTH) if ragged else (target, y_stride)
+            if one and step == PANELS_OF_ONE_ROW:
+                n = one_row_tile(
+                    end - r, row, lda, row_tag, pairs, s, panel, size, weight_tag, scale, bias, c, ldc, tag, ahead, slow
+                )
+            else:
+                n = panel_tile(
+                    end - r, row, lda, row_tag, pairs, s, panel, size, weight_tag, scale, bias, c, ldc, tag, ahead, slow
+                )
+            if ragged:
+                for i in range(n):
+                    ir.copy(target + i * y_stride * y_bytes, c + i * ldc * y_bytes, (matrix.outputs - column) * y_bytes)
+            ahead += size >> slow
+            r += n
+        p += step
+
+
+@njit(cache=True, error_model="numpy")
 def multiply_units(
     matrix: Any, a: Any, lda: Any, sums: Any, rows: Any, y: Any, y_stride: Any, counter: Any,
     row_tag: Any, weight_tag: Any, tag: Any,
 ) -> None:  # fmt: skip
     """y = a @ matrix: draw units until none is left. a: (rows, inputs, made even) by row_tag; y by tag."""
-    panels, pairs = (matrix.outputs + WIDTH - 1) // WIDTH, (matrix.inputs + 1) // 2
-    unit, size, groups, y_bytes = matrix.unit, matrix.panel_bytes, matrix.groups, ir.size(tag)
-    units, blocks = count_units(matrix, rows), (rows + BLOCK_ROWS - 1) // BLOCK_ROWS
-    passes, slow = (min(rows, BLOCK_ROWS) + TALLEST - 1) // TALLEST, np.int64(0)
-    while 2 << slow <= passes:
-        slow += 1
+    panels, unit = (matrix.outputs + WIDTH - 1) // WIDTH, matrix.unit
+    units, runs = count_units(matrix, rows), (panels + unit - 1) // unit
     edge = np.empty(TALLEST * WIDTH * 2, dtype=np.float32)  # for a tile that is wider than what is left of y
     mine = ir.take_ticket(counter)
     while mine < units:
         following = ir.take_ticket(counter)  # drawn early, to know what to fetch meanwhile
-        p, begin = mine // blocks * unit, mine % blocks * BLOCK_ROWS
-        last, end = min(panels, p + unit), min(rows, begin + BLOCK_ROWS)
-        while p < last:
-            step = PANELS_OF_ONE_ROW if rows == 1 and last - p >= PANELS_OF_ONE_ROW else 1
-            panel, column = matrix.panels + p * size, p * WIDTH
-            after = p + step if p + step < last else min(following // blocks * unit, panels - 1)
-            ahead = matrix.panels + after * size
-            if rows == 1:  # streams through memory, in order, and finds the next panel's front there
-                ir.prefetch(ahead, AHEAD_BYTES)
-                ahead = panel + AHEAD_BYTES
-            scale, bias = matrix.scale + column * 4, matrix.bias + column * 4
-            ragged = column + step * WIDTH > matrix.outputs
-            r = begin
-            while r < end:
-                row, s, target = a + r * lda * ir.size(row_tag), sums + r * groups * 4, y + (r * y_stride + column) * y_bytes
-                c, ldc = (edge.ctypes.data, step * WIDTH) if ragged else (target, y_stride)
-                if rows == 1 and step == PANELS_OF_ONE_ROW:
-                    n = one_row_tile(
-                        end - r, row, lda, row_tag, pairs, s, panel, size, weight_tag, scale, bias, c, ldc, tag,
-                        ahead, slow,
-                    )  # fmt: skip
-                else:
-                    n = panel_tile(
-                        end - r, row, lda, row_tag, pairs, s, panel, size, weight_tag, scale, bias, c, ldc, tag,
-                        ahead, slow,
-                    )  # fmt: skip
-                if ragged:
-                    for i in range(n):
-                        ir.copy(target + i * y_stride * y_bytes, c + i * ldc * y_bytes, (matrix.outputs - column) * y_bytes)
-                ahead += size >> slow
-                r += n
-            p += step
+        first, begin = mine % runs * unit, mine // runs * BLOCK_ROWS
+        _multiply_panels(
+            matrix, first, min(panels, first + unit), min(following % runs * unit, panels - 1), a, lda, sums,
+            begin, min(rows, begin + BLOCK_ROWS), rows == 1, y, y_stride, edge.ctypes.data, row_tag, weight_tag, tag,
+        )  # fmt: skip
         ir.finish_ticket(counter)
         mine = following
+    ir.keep(edge)
+
+
+@njit(cache=True, error_model="numpy")
+def multiply_rows(
+    matrix: Any, a: Any, sums: Any, begin: Any, end: Any, y: Any, row_tag: Any, weight_tag: Any, tag: Any
+) -> None:  # fmt: skip
+    """Rows begin..end of y = a @ matrix, at most BLOCK_ROWS, by this thread alone. a (…, inputs), an even number; y (…,
+    outputs)."""
+    panels = (matrix.outputs + WIDTH - 1) // WIDTH
+    edge = np.empty(TALLEST * WIDTH * 2, dtype=np.float32)
+    _multiply_panels(
+        matrix, np.int64(0), panels, panels - 1, a, matrix.inputs, sums, begin, end, False, y, matrix.outputs,
+        edge.ctypes.data, row_tag, weight_tag, tag,
+    )  # fmt: skip
     ir.keep(edge)
 
 

@@ -20,12 +20,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nbengine_kernels.cpu import ir
-from nbengine_kernels.cpu.activation import SILU, gated_rows
 from nbengine_kernels.cpu.attention import attend_pieces, scratch_floats
-from nbengine_kernels.cpu.linear import MATRIX, PackedLinear, count_units, group_sums, multiply_units, record
-from nbengine_kernels.cpu.norm import norm_rows
+from nbengine_kernels.cpu.layer_rows import activate_some, block_of, count_blocks, norm_some, sum_some, turn_some
+from nbengine_kernels.cpu.linear import (
+    BLOCK_ROWS,
+    MATRIX,
+    PackedLinear,
+    count_units,
+    multiply_rows,
+    multiply_units,
+    record,
+)
 from nbengine_kernels.cpu.pieces import cut_pieces, heads_of_unit
-from nbengine_kernels.cpu.rotary import turn_and_put
 from nbengine_kernels.cpu.runtime import BFLOAT16, FLOAT32, rows_of, tag_of, threads
 from nbengine_kernels.decoder import DecoderLayer, DecoderSizes, PagedBatch
 from nbengine_kernels.pages import own_pages
@@ -34,10 +40,15 @@ _F32 = FLOAT32
 _ZERO = np.float32(0.0)
 ROWS = 8  # rows of an elementwise unit
 PHASE_NAMES = (
-    "norm", "qkv", "rotary, KV write", "attention", "group sums", "output", "norm 2", "gate and up", "activation", "down",
+    "norm", "qkv", "rotary, KV write", "attention", "waiting, sums", "output", "norm 2", "gate and up", "activation", "down",
     "head",
 )  # fmt: skip
-PHASES = len(PHASE_NAMES) - 1  # of a layer
+NORM, QKV_PRODUCT, TURN, ATTENTION, SUMS, OUTPUT_PRODUCT, POST_NORM, GATE_UP_PRODUCT, ACTIVATION, DOWN_PRODUCT, HEAD = range(
+    11
+)
+PHASES = HEAD  # of a layer
+MANY_ROWS = 8 * BLOCK_ROWS
+"""From so many rows on, blocks of them go through a layer."""
 TOKEN_LAYERS_OF_A_CALL = 8192
 """Layers times tokens that one call computes, a layer at least: some 60 ms, for which an interrupt waits."""
 
@@ -54,34 +65,22 @@ MODEL = np.dtype(
 )
 PASS = record(
     "tokens", "requests", "positions", "slots", "starts", "lengths", "tables", "table_stride", "rows", "wanted", "logits",
-    "residual", "clock", "scratch", "inputs", "sums", "inner", "delta", "mlp_inputs", "mlp_sums", "mlp",
+    "residual", "own_bytes", "clock", "scratch", "own", "inputs", "sums", "inner", "delta", "mlp_inputs", "mlp_sums", "mlp",
 )  # fmt: skip
 
 
 @njit(cache=True, error_model="numpy")
 def _norm(
-    x: Any, residual: Any, rows: Any, weight: Any, width: Any, eps: Any, y: Any, sums: Any, groups: Any,
-    counter: Any, tag: Any, row_tag: Any,
+    x: Any, residual: Any, rows: Any, weight: Any, model: Any, y: Any, sums: Any, matrix: Any, counter: Any,
+    tag: Any, row_tag: Any,
 ) -> None:  # fmt: skip
-    """y = norm(residual += x), in units of ROWS rows; x = 0: of residual alone."""
     units = (rows + ROWS - 1) // ROWS
-    while True:
-        unit = ir.take_ticket(counter)
-        if unit >= units:
-            break
+    unit = ir.take_ticket(counter)
+    while unit < units:
         first, last = unit * ROWS, min(rows, unit * ROWS + ROWS)
-        if x == 0:
-            norm_rows(
-                residual, width, np.int64(0), width, weight, y, width, np.int64(0), width, eps, width,
-                first, last, tag, tag, row_tag,
-            )  # fmt: skip
-        else:
-            norm_rows(
-                x, width, residual, width, weight, y, width, residual, width, eps, width, first, last, tag, tag, row_tag
-            )
-        for r in range(first, last):
-            group_sums(y + r * width * ir.size(row_tag), sums + r * groups * 4, groups, row_tag)
+        norm_some(x, residual, weight, model, y, sums, matrix, first, last, tag, row_tag)
         ir.finish_ticket(counter)
+        unit = ir.take_ticket(counter)
     ir.wait_finished(counter, units)
 
 
@@ -94,38 +93,13 @@ def _multiply(
 
 
 @njit(cache=True, error_model="numpy")
-def _turn_and_put(layer: Any, model: Any, job: Any, counter: Any, tag: Any) -> None:
-    """Norm the query and key heads where the model does, turn them, write keys and values to their slots."""
+def _turn(layer: Any, model: Any, job: Any, counter: Any, tag: Any) -> None:
     units = (job.tokens + ROWS - 1) // ROWS
-    dim, heads, kv_heads = model.dim, model.heads, model.kv_heads
-    step = ir.size(tag)
-    stride = (heads + 2 * kv_heads) * dim
-    query, key = job.inner, job.inner + heads * dim * step
-    value = key + kv_heads * dim * step
-    half = model.half if layer.rotary != 0 else np.int64(0)
-    nothing = np.int64(0)
-    while True:
-        unit = ir.take_ticket(counter)
-        if unit >= units:
-            break
-        first, last = unit * ROWS, min(job.tokens, unit * ROWS + ROWS)
-        if layer.query_norm != 0:
-            for t in range(first, last):
-                q, k = query + t * stride * step, key + t * stride * step
-                norm_rows(
-                    q, dim, nothing, dim, layer.query_norm, q, dim, nothing, dim, model.eps, dim, nothing, heads,
-                    tag, tag, tag,
-                )  # fmt: skip
-                norm_rows(
-                    k, dim, nothing, dim, layer.key_norm, k, dim, nothing, dim, model.eps, dim, nothing, kv_heads,
-                    tag, tag, tag,
-                )  # fmt: skip
-        turn_and_put(
-            job.positions, False, query, stride, key, stride, value, stride, model.cos_sin,
-            layer.key_cache, layer.key_block, layer.value_cache, layer.value_block, job.slots,
-            heads, kv_heads, dim, half, model.block_size, first, last, tag, _F32,
-        )  # fmt: skip
+    unit = ir.take_ticket(counter)
+    while unit < units:
+        turn_some(layer, model, job, unit * ROWS, min(job.tokens, unit * ROWS + ROWS), tag)
         ir.finish_ticket(counter)
+        unit = ir.take_ticket(counter)
     ir.wait_finished(counter, units)
 
 
@@ -145,32 +119,23 @@ def _attend(layer: Any, model: Any, job: Any, pieces: Any, memory: Any, counter:
 def _sum_groups(x: Any, sums: Any, rows: Any, matrix: Any, counter: Any, row_tag: Any) -> None:
     """Where a product needs group sums of rows that came into being in pieces."""
     units = (rows + ROWS - 1) // ROWS if matrix.groups > 0 else np.int64(0)
-    while True:
-        unit = ir.take_ticket(counter)
-        if unit >= units:
-            break
-        for r in range(unit * ROWS, min(rows, unit * ROWS + ROWS)):
-            row = x + r * matrix.inputs * ir.size(row_tag)
-            group_sums(row, sums + r * matrix.groups * 4, matrix.groups, row_tag)
+    unit = ir.take_ticket(counter)
+    while unit < units:
+        sum_some(x, sums, matrix, unit * ROWS, min(rows, unit * ROWS + ROWS), row_tag)
         ir.finish_ticket(counter)
+        unit = ir.take_ticket(counter)
     ir.wait_finished(counter, units)
 
 
 @njit(cache=True, error_model="numpy")
 def _activate(job: Any, rows: Any, down: Any, counter: Any, tag: Any, row_tag: Any) -> None:
-    """job.mlp_inputs (rows, F) = silu(gate) * up, both in job.mlp."""
     units = (rows + ROWS - 1) // ROWS
-    width = down.inputs
-    while True:
-        unit = ir.take_ticket(counter)
-        if unit >= units:
-            break
+    unit = ir.take_ticket(counter)
+    while unit < units:
         first, last = unit * ROWS, min(rows, unit * ROWS + ROWS)
-        gated_rows(job.mlp, 2 * width, job.mlp_inputs, width, width, SILU, first, last, tag, row_tag)
-        for r in range(first, last):
-            row, sums = job.mlp_inputs + r * width * ir.size(row_tag), job.mlp_sums + r * down.groups * 4
-            group_sums(row, sums, down.groups, row_tag)
+        activate_some(job.mlp, job.mlp_inputs, job.mlp_sums, down, first, last, tag, row_tag)
         ir.finish_ticket(counter)
+        unit = ir.take_ticket(counter)
     ir.wait_finished(counter, units)
 
 
@@ -178,25 +143,14 @@ def _activate(job: Any, rows: Any, down: Any, counter: Any, tag: Any, row_tag: A
 def _choose(model: Any, job: Any, counter: Any, tag: Any, row_tag: Any) -> None:
     """Bring the wanted rows of what was attended to job.mlp_inputs, and of the residual to job.inner."""
     width, attended = model.hidden * ir.size(tag), model.heads * model.dim * ir.size(row_tag)
-    while True:
-        unit = ir.take_ticket(counter)
-        if unit >= job.wanted:
-            break
+    unit = ir.take_ticket(counter)
+    while unit < job.wanted:
         r = ir.load_i64(job.rows, unit)
         ir.copy(job.mlp_inputs + unit * attended, job.inputs + r * attended, attended)
         ir.copy(job.inner + unit * width, job.residual + r * width, width)
         ir.finish_ticket(counter)
+        unit = ir.take_ticket(counter)
     ir.wait_finished(counter, job.wanted)
-
-
-@njit(cache=True, error_model="numpy")
-def _head(model: Any, matrix: Any, job: Any, residual: Any, counter: Any, tag: Any, row_tag: Any, head_tag: Any) -> None:
-    """job.logits (S, V) float32 of the rows that were chosen."""
-    x, rows, hidden = job.inputs, job.wanted, model.hidden
-    _norm(
-        job.delta, residual, rows, model.final_norm, hidden, model.eps, x, job.sums, matrix.groups, counter, tag, row_tag
-    )
-    _multiply(matrix, x, job.sums, rows, job.logits, counter + ir.COUNTER_BYTES, row_tag, head_tag, _F32)
 
 
 @njit(cache=True, error_model="numpy")
@@ -208,52 +162,130 @@ def _stamp(clock: Any, phase: Any, since: Any) -> Any:
 
 
 @njit(cache=True, error_model="numpy")
+def _before_attention(
+    layer: Any, qkv: Any, x: Any, model: Any, job: Any, first: Any, last: Any, memory: Any, clock: Any, at: Any,
+    tag: Any, row_tag: Any, weight_tag: Any,
+) -> Any:  # fmt: skip
+    """A block of rows, alone: norm, query, key and value, their turn and their slots. x: what is added to the residual;
+    memory: job.own_bytes of it, group sums at its end."""
+    inputs = memory - first * model.hidden * ir.size(row_tag)
+    sums = memory + job.own_bytes - (BLOCK_ROWS + first) * qkv.groups * 4
+    norm_some(x, job.residual, layer.input_norm, model, inputs, sums, qkv, first, last, tag, row_tag)
+    at = _stamp(clock, NORM, at)
+    multiply_rows(qkv, inputs, sums, first, last, job.inner, row_tag, weight_tag, tag)
+    at = _stamp(clock, QKV_PRODUCT, at)
+    turn_some(layer, model, job, first, last, tag)
+    return _stamp(clock, TURN, at)
+
+
+@njit(cache=True, error_model="numpy")
+def _after_attention(
+    layer: Any, output: Any, gate_up: Any, down: Any, model: Any, job: Any, first: Any, last: Any, memory: Any,
+    clock: Any, at: Any, tag: Any, row_tag: Any, weight_tag: Any,
+) -> Any:  # fmt: skip
+    """A block of rows, alone: from what was attended to job.delta, what the layer adds."""
+    size, width, end = ir.size(row_tag), down.inputs, memory + job.own_bytes
+    inputs = memory - first * model.hidden * size
+    mlp_inputs = memory + (BLOCK_ROWS * model.hidden - first * width) * size
+    mlp = memory + BLOCK_ROWS * (model.hidden + width) * size - first * 2 * width * ir.size(tag)
+    sums = end - (BLOCK_ROWS + first) * output.groups * 4
+    sum_some(job.inputs, sums, output, first, last, row_tag)
+    at = _stamp(clock, SUMS, at)
+    multiply_rows(output, job.inputs, sums, first, last, job.delta, row_tag, weight_tag, tag)
+    at = _stamp(clock, OUTPUT_PRODUCT, at)
+    sums = end - (BLOCK_ROWS + first) * gate_up.groups * 4
+    norm_some(job.delta, job.residual, layer.post_norm, model, inputs, sums, gate_up, first, last, tag, row_tag)
+    at = _stamp(clock, POST_NORM, at)
+    multiply_rows(gate_up, inputs, sums, first, last, mlp, row_tag, weight_tag, tag)
+    at = _stamp(clock, GATE_UP_PRODUCT, at)
+    sums = end - (BLOCK_ROWS + first) * down.groups * 4
+    activate_some(mlp, mlp_inputs, sums, down, first, last, tag, row_tag)
+    at = _stamp(clock, ACTIVATION, at)
+    multiply_rows(down, mlp_inputs, sums, first, last, job.delta, row_tag, weight_tag, tag)
+    return _stamp(clock, DOWN_PRODUCT, at)
+
+
+@njit(cache=True, error_model="numpy")
 def _work(
-    layers: Any, matrices: Any, first: Any, model: Any, job: Any, pieces: Any, windowed: Any, with_head: Any,
-    counters: Any, memory: Any, clock: Any, tag: Any, row_tag: Any, weight_tag: Any, head_row_tag: Any, head_tag: Any,
+    layers: Any, matrices: Any, begin: Any, model: Any, job: Any, pieces: Any, windowed: Any, with_head: Any, blocks: Any,
+    counters: Any, memory: Any, own: Any, clock: Any,
+    tag: Any, row_tag: Any, weight_tag: Any, head_row_tag: Any, head_tag: Any,
 ) -> None:  # fmt: skip
-    """What every thread does. `first`: whether the first of these layers is the model's first."""
-    counter, one, rows = counters, ir.COUNTER_BYTES, job.tokens
+    """What every thread does. begin: whether the first of these layers is the model's first; own: this thread's room for a
+    block of rows, if they go in `blocks` of them."""
+    counter, one, count, rows = counters, ir.COUNTER_BYTES, layers.shape[0], job.tokens
     at = ir.ticks()
-    for i in range(layers.shape[0]):
+    x = np.int64(0) if begin else job.delta
+    if blocks > 0:
+        unit = ir.take_ticket(counter)
+        while unit < blocks:
+            first, last = block_of(rows, blocks, unit)
+            at = _before_attention(
+                layers[0], matrices[0, QKV], x, model, job, first, last, own, clock, at, tag, row_tag, weight_tag
+            )
+            ir.finish_ticket(counter)
+            unit = ir.take_ticket(counter)
+        ir.wait_finished(counter, blocks)
+        at = _stamp(clock, SUMS, at)
+    for i in range(count):
         layer = layers[i]
         qkv, output, gate_up, down = matrices[i, QKV], matrices[i, OUTPUT], matrices[i, GATE_UP], matrices[i, DOWN]
-        x = np.int64(0) if first and i == 0 else job.delta
-        _norm(
-            x, job.residual, rows, layer.input_norm, model.hidden, model.eps, job.inputs, job.sums, qkv.groups,
-            counter, tag, row_tag,
-        )  # fmt: skip
-        at = _stamp(clock, 0, at)
-        _multiply(qkv, job.inputs, job.sums, rows, job.inner, counter + one, row_tag, weight_tag, tag)
-        at = _stamp(clock, 1, at)
-        _turn_and_put(layer, model, job, counter + 2 * one, tag)
-        at = _stamp(clock, 2, at)
+        if blocks == 0:
+            _norm(x, job.residual, rows, layer.input_norm, model, job.inputs, job.sums, qkv, counter, tag, row_tag)
+            at = _stamp(clock, NORM, at)
+            _multiply(qkv, job.inputs, job.sums, rows, job.inner, counter + one, row_tag, weight_tag, tag)
+            at = _stamp(clock, QKV_PRODUCT, at)
+            _turn(layer, model, job, counter + 2 * one, tag)
+            at = _stamp(clock, TURN, at)
         _attend(layer, model, job, pieces if layer.window == 0 else windowed, memory, counter + 3 * one, tag, row_tag)
-        at = _stamp(clock, 3, at)
-        attended, residual = job.inputs, job.residual
-        if with_head and i == layers.shape[0] - 1:  # from here on a row is wanted for its logits only
-            _choose(model, job, counters + layers.shape[0] * PHASES * one, tag, row_tag)
-            rows, attended, residual = job.wanted, job.mlp_inputs, job.inner
-        _sum_groups(attended, job.sums, rows, output, counter + 4 * one, row_tag)
-        at = _stamp(clock, 4, at)
-        _multiply(output, attended, job.sums, rows, job.delta, counter + 5 * one, row_tag, weight_tag, tag)
-        at = _stamp(clock, 5, at)
-        _norm(
-            job.delta, residual, rows, layer.post_norm, model.hidden, model.eps, job.inputs, job.sums, gate_up.groups,
-            counter + 6 * one, tag, row_tag,
-        )  # fmt: skip
-        at = _stamp(clock, 6, at)
-        _multiply(gate_up, job.inputs, job.sums, rows, job.mlp, counter + 7 * one, row_tag, weight_tag, tag)
-        at = _stamp(clock, 7, at)
-        _activate(job, rows, down, counter + 8 * one, tag, row_tag)
-        at = _stamp(clock, 8, at)
-        _multiply(down, job.mlp_inputs, job.mlp_sums, rows, job.delta, counter + 9 * one, row_tag, weight_tag, tag)
-        at = _stamp(clock, 9, at)
+        at = _stamp(clock, ATTENTION, at)
+        wanted_only = with_head and i == count - 1  # from here on a row is wanted for its logits only
+        if blocks > 0 and not wanted_only:
+            unit = ir.take_ticket(counter + 4 * one)
+            while unit < blocks:
+                first, last = block_of(rows, blocks, unit)
+                at = _after_attention(
+                    layer, output, gate_up, down, model, job, first, last, own, clock, at, tag, row_tag, weight_tag
+                )
+                if i + 1 < count:
+                    at = _before_attention(
+                        layers[i + 1], matrices[i + 1, QKV], job.delta, model, job, first, last, own, clock, at,
+                        tag, row_tag, weight_tag,
+                    )  # fmt: skip
+                ir.finish_ticket(counter + 4 * one)
+                unit = ir.take_ticket(counter + 4 * one)
+            ir.wait_finished(counter + 4 * one, blocks)
+            at = _stamp(clock, SUMS, at)
+        else:
+            attended, residual = job.inputs, job.residual
+            if wanted_only:
+                _choose(model, job, counter + PHASES * one, tag, row_tag)
+                rows, attended, residual = job.wanted, job.mlp_inputs, job.inner
+            _sum_groups(attended, job.sums, rows, output, counter + 4 * one, row_tag)
+            at = _stamp(clock, SUMS, at)
+            _multiply(output, attended, job.sums, rows, job.delta, counter + 5 * one, row_tag, weight_tag, tag)
+            at = _stamp(clock, OUTPUT_PRODUCT, at)
+            _norm(
+                job.delta, residual, rows, layer.post_norm, model, job.inputs, job.sums, gate_up, counter + 6 * one,
+                tag, row_tag,
+            )  # fmt: skip
+            at = _stamp(clock, POST_NORM, at)
+            _multiply(gate_up, job.inputs, job.sums, rows, job.mlp, counter + 7 * one, row_tag, weight_tag, tag)
+            at = _stamp(clock, GATE_UP_PRODUCT, at)
+            _activate(job, rows, down, counter + 8 * one, tag, row_tag)
+            at = _stamp(clock, ACTIVATION, at)
+            _multiply(down, job.mlp_inputs, job.mlp_sums, rows, job.delta, counter + 9 * one, row_tag, weight_tag, tag)
+            at = _stamp(clock, DOWN_PRODUCT, at)
+        x = job.delta
         counter += PHASES * one
     if with_head:
         head = matrices[matrices.shape[0] - 1, 0]
-        _head(model, head, job, job.inner, counter + one, tag, head_row_tag, head_tag)
-        at = _stamp(clock, 10, at)
+        _norm(
+            job.delta, job.inner, rows, model.final_norm, model, job.inputs, job.sums, head, counter + one,
+            tag, head_row_tag,
+        )  # fmt: skip
+        _multiply(head, job.inputs, job.sums, rows, job.logits, counter + 2 * one, head_row_tag, head_tag, _F32)
+        _stamp(clock, HEAD, at)
 
 
 @njit(cache=True, error_model="numpy", parallel=True, nogil=True)
@@ -271,10 +303,12 @@ def _run(
     address = (counters.ctypes.data + 63) // 64 * 64
     scratch, scratch_bytes = job.scratch, scratch_floats(model.kv_heads, model.dim) * 4
     clock = job.clock
+    blocks = count_blocks(job.tokens, workers) if job.tokens >= MANY_ROWS else np.int64(0)
+    own, own_bytes = job.own, job.own_bytes
     for w in prange(workers):
         _work(
-            layers, matrices, first, models[0], jobs[0], pieces, windowed, with_head, address, scratch + w * scratch_bytes,
-            clock + w * (PHASES + 1) * 8, tag, row_tag, weight_tag, head_row_tag, head_tag,
+            layers, matrices, first, models[0], jobs[0], pieces, windowed, with_head, blocks, address,
+            scratch + w * scratch_bytes, own + w * own_bytes, clock + w * (PHASES + 1) * 8, tag, row_tag, weight_tag, head_row_tag, head_tag,
         )  # fmt: skip
     ir.keep(counters)
 
@@ -320,8 +354,9 @@ class DecoderStack:
         self._tables[-1, 0] = head.record[0]
         self._vocab = head.out_features
         self._caches: Sequence[tuple[Tensor, Tensor]] | None = None
-        self._room_for, self._room_at = (0, 0), ()
-        self._room(1, threads())
+        self._room_for: tuple[int, int, int] = (0, 0, 0)
+        self._room_at: tuple[int, ...] = ()
+        self._room(1, 1, threads())
 
     def forward(
         self, embedded: Tensor, batch: PagedBatch, caches: Sequence[tuple[Tensor, Tensor]], num_layers: int | None = None
@@ -337,7 +372,7 @@ class DecoderStack:
             tokens, batch.seq_lens.shape[0], batch.positions.data_ptr(), batch.slot_mapping.data_ptr(),
             batch.query_start_loc.data_ptr(), batch.seq_lens.data_ptr(), tables.data_ptr(), tables.stride(0),
             batch.logits_rows.data_ptr(), wanted, logits.data_ptr(), embedded.data_ptr(),
-            *self._room(max(tokens, wanted), workers),
+            *self._room(tokens, wanted, workers),
         )  # fmt: skip
         count = len(self._layers) if num_layers is None else num_layers
         step = max(1, TOKEN_LAYERS_OF_A_CALL // max(1, tokens))
@@ -358,29 +393,34 @@ class DecoderStack:
         self._model["block_size"] = caches[0][0].shape[2]
         self._caches = caches
 
-    def _room(self, tokens: int, workers: int) -> tuple[int, ...]:
+    def _room(self, tokens: int, wanted: int, workers: int) -> tuple[int, ...]:
         """Addresses of what a pass writes in between, for so many tokens and threads; kept from pass to pass."""
-        if tokens <= self._room_for[0] and workers <= self._room_for[1]:
+        rows, apart = max(tokens, wanted), max(min(tokens, MANY_ROWS), wanted)  # apart: that go through a phase together
+        if all(need <= have for need, have in zip((rows, apart, workers), self._room_for)):
             return self._room_at
-        tokens, workers = max(tokens, self._room_for[0]), max(workers, self._room_for[1])
-        model, table = self._model[0], self._tables[0]
+        rows, apart, workers = map(max, zip((rows, apart, workers), self._room_for))
+        model, table, row_dtype = self._model[0], self._tables[0], self._row_dtype
         attended = int(model["heads"] * model["dim"])
         hidden, inner, width = int(model["hidden"]), int(table[QKV]["outputs"]), int(table[DOWN]["inputs"])
-        groups, row_dtype = int(self._tables["groups"].max()), self._row_dtype
+        groups = int(self._tables["groups"].max())
+        own_bytes = BLOCK_ROWS * (
+            (hidden + width) * row_dtype.itemsize + 2 * width * self._dtype.itemsize + groups * 4
+        )  # fmt: skip
         sizes: list[tuple[int, int, torch.dtype]] = [
             (workers, scratch_floats(int(model["kv_heads"]), int(model["dim"])), torch.float32),
-            (tokens, max(hidden, attended), row_dtype),
-            (tokens, groups, torch.float32),
-            (tokens, max(inner, hidden), self._dtype),
-            (tokens, hidden, self._dtype),
-            (tokens, max(width, attended), row_dtype),
-            (tokens, groups, torch.float32),
-            (tokens, 2 * width, self._dtype),
+            (workers, own_bytes, torch.uint8),
+            (rows, max(hidden, attended), row_dtype),
+            (rows, groups, torch.float32),
+            (rows, max(inner, hidden), self._dtype),
+            (rows, hidden, self._dtype),
+            (apart, max(width, attended), row_dtype),
+            (apart, groups, torch.float32),
+            (apart, 2 * width, self._dtype),
         ]
         self.ticks = np.zeros((workers, len(PHASE_NAMES)), np.int64)
-        self._rooms = [own_pages((rows, columns), dtype) for rows, columns, dtype in sizes]
-        self._room_for = tokens, workers
-        self._room_at = (self.ticks.ctypes.data, *(room.data_ptr() for room in self._rooms))
+        self._rooms = [own_pages((count, columns), dtype) for count, columns, dtype in sizes]
+        self._room_for = rows, apart, workers
+        self._room_at = (own_bytes, self.ticks.ctypes.data, *(room.data_ptr() for room in self._rooms))
         return self._room_at
 
 
