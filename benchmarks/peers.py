@@ -24,9 +24,7 @@ class Peer(ABC):
 
     name: ClassVar[str]
 
-    def __init__(
-        self, model_dir: Path, dtype: str, threads: int, work: Workload, quantization: str | None = None
-    ) -> None:
+    def __init__(self, model_dir: Path, dtype: str, threads: int, work: Workload, quantization: str | None = None) -> None:
         """work: what will be run, for the engine to take as much KV cache as that needs where it can be told."""
         self.model_dir, self.dtype, self.threads, self.quantization = model_dir, dtype, threads, quantization
         self.work = work

@@ -80,8 +80,8 @@ class UniProcExecutor(Executor):
         return available if model.device.type == "cuda" else min(available, _MOST_ON_CPU)
 
     def initialize_kv_cache(self, num_blocks: int) -> None:
-        """Memory that was asked for by number is taken here and now: the system's first pages would cost a prefill a tenth of
-        its time. Of a share of what is free, a block's is taken when the block is first used.
+        """Memory that was asked for by number is taken here and now: first touches would cost a prefill a tenth of its time.
+        Of a share of what is free, a block's is taken when the block is first used.
         """
         model, cache = self.model, self.config.cache
         self.runner.caches = allocate_caches(

@@ -232,7 +232,7 @@ def allocate_caches(
     sizes = [(2, num_blocks, shape.num_kv_heads, block_size, shape.head_dim) for shape in shapes]
     counts = [math.prod(size) for size in sizes]
     make = own_pages if device.type == "cpu" else partial(torch.zeros, device=device)
-    parts = make((sum(counts),), dtype=dtype).split(counts)
+    parts = torch.split(make((sum(counts),), dtype=dtype), counts)
     caches = [LayerCache(*part.view(size)) for part, size in zip(parts, sizes)]
     return caches
 

@@ -65,9 +65,7 @@ def _both_ways(model: DecoderModel, batch: FlatBatch, **options: Any) -> tuple[t
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("arch", ["llama", "llama3_rope", "smollm3", "mistral", "qwen2", "qwen2_window", "qwen3"])
-def test_one_call_equals_many(
-    arch: str, dtype: str, tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_call_equals_many(arch: str, dtype: str, tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model = _model(tiny_model(arch), dtype)
     whole, _ = _both_ways(model, _batch((0, 13), (17, 1), (9, 5), wanted=[12, 13, 18, 12]))

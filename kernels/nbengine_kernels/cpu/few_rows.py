@@ -1,7 +1,7 @@
 """Attention of a piece of few rows (decode), straight from the cache: dot products of keys and rows, then sums of values.
 
-That is bound by memory, so a thread takes all KV heads of a block, which lie together, and while it computes with the keys of
-a tile its values are fetched, and meanwhile the keys of the next: each line is asked for just as often as one is used.
+That is bound by memory, so a thread takes all KV heads of a block, which lie together, reads them in order, and asks for a
+line of the next block with each that it uses.
 """
 
 from typing import Any
@@ -111,8 +111,8 @@ def attend_few(
     next_table: Any, next_head: Any, next_end: Any, memory: Any, o: Any, tops: Any, sums: Any,
 ) -> None:  # fmt: skip
     """Take keys start .. end of `heads` KV heads from `head` on into o (heads, rows, dim), the weighted sums of values, and
-    `tops` and `sums` (heads, rows), the weights' maxima and totals so far. q: (heads, rows, dim), see `begin_few`. `start` is
-    the first key of a block. next_…: whose keys will be wanted next. memory: `few_rows_floats`.
+    `tops` and `sums` (heads, rows), the weights' maxima, as powers of 2, and totals so far. q: (heads, rows, dim), see
+    `begin_few`. `start` is the first key of a block. next_…: whose keys will be wanted next. memory: `few_rows_floats`.
     """
     s, room = memory, memory + heads * rows * TILE_KEYS * 4
     aligned, block_bytes = bs % tiles.KEYS == 0, bs * dim * ir.size(tag)

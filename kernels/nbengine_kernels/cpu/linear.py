@@ -58,8 +58,8 @@ def _multiply_panels(
     matrix: Any, first: Any, last: Any, after: Any, a: Any, lda: Any, sums: Any, begin: Any, end: Any, one: Any,
     y: Any, y_stride: Any, edge: Any, row_tag: Any, weight_tag: Any, tag: Any,
 ) -> None:  # fmt: skip
-    """Rows begin..end of y, as far as panels first..last go. after: the panel that this thread will want next, `one`: whether
-    there are no more rows than this one."""
+    """Rows begin..end of y, as far as panels first..last go. after: the panel that this thread will want next; one: whether
+    y has but one row."""
     pairs, size, groups, y_bytes = (matrix.inputs + 1) // 2, matrix.panel_bytes, matrix.groups, ir.size(tag)
     passes, slow = (end - begin + TALLEST - 1) // TALLEST, np.int64(0)
     while 2 << slow <= passes:

@@ -1,9 +1,9 @@
-"""Attention of a piece of many rows (prefill, or decode of requests that share a prefix), a column of registers for each row.
+"""Attention of a piece of many rows: prefill, or decode of requests that share a prefix.
 
 Scores are computed the other way round, S^T = K Q^T and O^T = V^T P^T, so that the rows of a piece lie side by side in a
 vector: keys and values are taken as they lie in the cache, only the queries are transposed, once a piece, and the running
-maxima and sums of the softmax are vectors, too. Both products are in bfloat16 where the processor multiplies it and the cache
-holds it; then weights are rounded to it. Else they are in float32.
+maxima and sums of the softmax are vectors, too. Both products are in bfloat16 where the processor multiplies it and the
+cache holds it; then weights are rounded to it. Else they are in float32.
 """
 
 from typing import Any
@@ -153,8 +153,8 @@ def attend_many(
     scale: Any, window: Any, cap: Any, tag: Any, end: Any, memory: Any, o: Any, tops: Any, sums: Any,
 ) -> None:  # fmt: skip
     """Keys before `end` of one KV head. o (rows, dim): sums of values times 2**(score - top), a row being one query head of
-    one token; tops, sums (rows,): each row's highest score, and its weights' total. o has room for LANES more rows, the others
-    for COLUMNS. first_position: of the first token, whose later ones follow it; `end` if every row sees every key. memory:
+    one token; tops, sums (rows,): each row's highest score, and its weights' total. o has room for LANES rows more, tops and
+    sums for COLUMNS. first_position: of the first token, which the others follow; `end` if every row sees every key. memory:
     `many_rows_floats`.
     """
     rows = tokens * group

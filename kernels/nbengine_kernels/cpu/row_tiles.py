@@ -1,8 +1,8 @@
 """Register tiles of attention for few rows: scores of keys, softmax of a row, weighted sums of values.
 
-Each reads keys or values once for up to three rows, and while it does asks for as many lines at `ahead`, one for each that it
-uses: memory is kept busy all the time, which a burst of requests between two tiles would not do. A row's result does not
-depend on how many others are computed with it. Addresses and tags are those of `ir`.
+Each reads keys or values once for up to three rows, and asks for a line at `ahead` with each that it uses: memory is kept
+busy all the time, which a burst of requests between two tiles would not do (that took a third longer). A row's result does
+not depend on how many others are computed with it. Addresses and tags are those of `ir`.
 """
 
 from collections.abc import Callable
@@ -92,12 +92,12 @@ def _sums_by_lane(b: Any, sums: list[Any]) -> Any:
 
 
 def _make_score_rows(lanes: int) -> Any:
-    """S[r, j] = Q[r, :] . K[j, :] for `lanes` keys that lie one after another, in `dim` elements that are a multiple of
-    `lanes`, or of twice as many where bfloat16 is multiplied as it is (`multiplies`). Q comes as K then, else in float32. For
-    up to three of `rows` rows; their number is returned. room: for 3 * LANES**2 floats.
+    """S[r, j] = Q[r, :] . K[j, :] for `lanes` keys that lie one after another, for up to three of `rows` rows; their number
+    is returned. `dim` is a multiple of `lanes`, or of twice as many where bfloat16 is multiplied as it is (`multiplies`). Q
+    comes as K then, else in float32. room: for 3 * LANES**2 floats.
 
-    Keys are read in order by one instruction, which is what the hardware can run ahead of: eight at a time are a third faster
-    from the first-level cache and a tenth slower from memory.
+    Keys are read in order by one instruction, which the hardware can run ahead of: taking eight at a time is faster from the
+    first-level cache, and a tenth slower from memory.
     """
 
     @intrinsic
@@ -155,8 +155,8 @@ score_rows, score_rows_8 = _make_score_rows(KEYS), _make_score_rows(8)
 
 
 def _make_add_values(columns: int) -> Any:
-    """O[r, 0:columns] += W[r, 0:count] @ V[0:count, 0:columns], O in float32; `dim`: from row to row of V and O, in elements.
-    W is as `softmax_row` leaves it, its rows `ldw` floats apart. For up to three of `rows` rows; their number is returned.
+    """O[r, 0:columns] += W[r, 0:count] @ V[0:count, 0:columns], O in float32, for up to three of `rows` rows; their number
+    is returned. dim: from row to row of V and O, in elements. W is as `softmax_row` leaves it, its rows `ldw` floats apart.
     """
 
     @intrinsic

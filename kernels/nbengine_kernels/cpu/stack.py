@@ -308,7 +308,8 @@ def _run(
     for w in prange(workers):
         _work(
             layers, matrices, first, models[0], jobs[0], pieces, windowed, with_head, blocks, address,
-            scratch + w * scratch_bytes, own + w * own_bytes, clock + w * (PHASES + 1) * 8, tag, row_tag, weight_tag, head_row_tag, head_tag,
+            scratch + w * scratch_bytes, own + w * own_bytes, clock + w * (PHASES + 1) * 8,
+            tag, row_tag, weight_tag, head_row_tag, head_tag,
         )  # fmt: skip
     ir.keep(counters)
 

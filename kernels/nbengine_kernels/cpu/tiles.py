@@ -45,8 +45,8 @@ COLUMNS = 48
 
 
 def _make_column_tile(adjacent_rows: bool) -> Any:
-    """C[0:TALL, 0:columns] (+)= A[0:TALL, 0:k] @ B[0:k, 0:columns], for vectors * LANES columns, at most COLUMNS, which is the
-    rows' distance in B and C. Elements are float32, or, where the tag says so, of A and B pairs of bfloat16.
+    """C[0:TALL, 0:columns] (+)= A[0:TALL, 0:k] @ B[0:k, 0:columns], for vectors * LANES columns, at most COLUMNS, by which
+    the rows of B and C are apart. Elements are float32, or, where the tag says so, of A and B pairs of bfloat16.
 
     adjacent_rows: A[r, i] lies at a + r + i * stride, and the product is added to C; else at a + r * stride + i, and C is
     written.

@@ -76,7 +76,7 @@ def load_some(typingctx: Any, base: Any, index: Any, count: Any, tag: Any) -> An
 
 @intrinsic
 def store_some(typingctx: Any, base: Any, index: Any, value: Any, count: Any, tag: Any) -> Any:
-    """Put the first `count` elements of a vector from `index` on, rounded to the nearest even bfloat16 where the tag says so."""
+    """Put the first `count` elements of a vector from `index` on, rounded as in `store`."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         element = ir._element(tag)
