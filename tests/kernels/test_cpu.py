@@ -156,3 +156,10 @@ def test_inputs_far_from_zero_do_not_harm_int4(kernels: Kernels) -> None:
     weight, x = torch.randn(64, 576).bfloat16() / 24, (torch.randn(7, 576) + 20.0).bfloat16()
     wanted = reference.PackedLinear(weight.double(), quantization="int4")(x.double())
     assert_close(kernels.PackedLinear(weight, quantization="int4")(x), wanted.to(torch.bfloat16))
+
+
+def test_rows_that_the_weight_does_not_have(kernels: Kernels) -> None:
+    packed = kernels.PackedLinear(torch.randn(100, 64))
+    for indices in ([0, 100], [-1], [7] * 400 + [100]):  # by one thread, and by several
+        with pytest.raises(IndexError, match="1 of"):
+            packed.take_rows(torch.tensor(indices, dtype=torch.int32))

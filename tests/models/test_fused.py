@@ -78,6 +78,22 @@ def test_one_call_equals_many(arch: str, dtype: str, tiny_model: TinyModel, monk
     _both_ways(model, _batch((0, 6), wanted=[5]), num_layers=2)
 
 
+MANY = ((0, 200), (60, 3), (0, 190), (31, 1))
+assert sum(n for _, n in MANY) >= stack.MANY_ROWS
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("arch", ["llama", "smollm3", "qwen3"])
+def test_many_rows_go_in_blocks(arch: str, dtype: str, tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = _model(tiny_model(arch), dtype)
+    _both_ways(model, _batch(*MANY, wanted=[199, 202, 392, 393]))
+    _both_ways(model, _batch(*MANY, wanted=list(range(394))))  # as for the log probabilities of prompts
+    _both_ways(model, _batch(*MANY, wanted=[]))
+    monkeypatch.setattr(stack, "TOKEN_LAYERS_OF_A_CALL", 100)
+    _both_ways(model, _batch(*MANY, wanted=[393, 0]))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
 def test_quantised(quantization: str, dtype: str, tmp_path: Path) -> None:
@@ -92,6 +108,7 @@ def test_quantised(quantization: str, dtype: str, tmp_path: Path) -> None:
     model = _model(tmp_path, dtype, quantization)
     _both_ways(model, _batch((0, 13), (17, 1), (9, 5), wanted=[12, 13, 18]))
     _both_ways(model, _batch((40, 1), wanted=[0]))
+    _both_ways(model, _batch(*MANY, wanted=[199, 393]))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -113,6 +130,16 @@ def test_a_row_does_not_depend_on_its_neighbours(dtype: str, tiny_model: TinyMod
                 torch.tensor([0]),
             )  # fmt: skip
             assert torch.equal(model.forward(alone, caches)[0], together[r])
+
+
+def test_the_clock_of_a_pass_adds_up(tiny_model: TinyModel) -> None:
+    model = _model(tiny_model("llama"), "float32")
+    assert model._fused is not None
+    for spans, wanted in ((((20, 1), (0, 9)), [0]), (MANY, [0])):
+        model._fused.ticks[:] = 0
+        _both_ways(model, _batch(*spans, wanted=wanted))
+        spent = dict(zip(stack.PHASE_NAMES, model._fused.ticks[0]))
+        assert all(ticks > 0 for ticks in spent.values()), spent
 
 
 def test_other_caches_may_come_at_any_time(tiny_model: TinyModel) -> None:

@@ -15,6 +15,7 @@ Messages from the browser: {"kind": "ready", "have": n}, {"kind": "ack", "seq"},
 
 from __future__ import annotations
 
+import logging
 import struct
 import threading
 import time
@@ -23,9 +24,13 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Protocol
 
+logger = logging.getLogger(__name__)
+
 RATE = 30.0  # batches a second, at most
 UNACKNOWLEDGED = 2  # batches
 BATCH_BYTES = 1 << 20  # a batch ends with the record that passes this
+SETTLE_S = 0.005  # a batch waits so long for the records that come right after its first
+STATUS_S = 0.25  # between two statuses that nobody asked for: the rate in it is another after each step
 TAIL_BYTES = 16 << 20  # records kept here for a browser that is behind
 
 Send = Callable[[dict[str, Any], list[bytes]], None]
@@ -57,6 +62,7 @@ class Publisher:
         self._acked = 0
         self._sent_at = float("-inf")
         self._status: dict[str, Any] = {}
+        self._status_at = float("-inf")
         self._status_asked = False
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -136,11 +142,12 @@ class Publisher:
                 if self._closed:
                     return
                 early = self._sent_at + 1 / RATE - self._clock()
-            if early > 0:
-                time.sleep(early)
+            time.sleep(max(early, SETTLE_S))
             try:
                 self.flush()
-            except Exception:  # the comm is closed, or the source is: nobody is left to tell
+            except Exception:  # the comm is closed, or the source is: nobody is left to tell but the log
+                if not self._closed:
+                    logger.exception("The Lab is no longer sent anything; the engine goes on")
                 self.close()
                 return
 
@@ -159,7 +166,7 @@ class Publisher:
             asked, self._status_asked = self._status_asked, False
             may_send = self._seq - self._acked < UNACKNOWLEDGED
             message, records = self._next_batch() if may_send else (None, [])
-        if asked or message is not None:
+        if asked or (message is not None and self._clock() - self._status_at >= STATUS_S):
             self._send_status(always=asked)
         if message is not None:
             self._send(message, [pack(records)])
@@ -191,6 +198,7 @@ class Publisher:
         return _up_to_size(kept) if kept else None
 
     def _send_status(self, *, always: bool) -> None:
+        self._status_at = self._clock()
         status = self._origin.status()
         if always or status != self._status:
             self._status = status

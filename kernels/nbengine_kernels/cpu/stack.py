@@ -5,6 +5,9 @@ counter. A thread that finds nothing left to draw waits until the phase's units 
 threads. So one that the system has taken off its core holds nobody up, except in the middle of a unit; and the threads
 are woken once a pass, not at each of its three hundred phases, which for one token would cost more than the arithmetic.
 
+Many rows go through a layer in blocks instead: between two attentions a thread takes a block through everything alone, from
+its own cache to its own cache, while the weights pass by.
+
 The arithmetic is that of the single kernels, called from here: same functions, same results.
 """
 
