@@ -25,8 +25,7 @@ NATIVE_MODEL_TYPES = frozenset({"llama", "smollm3", "mistral", "qwen2", "qwen3"}
 _ROTARY_KINDS = frozenset({"default", "linear", "llama3", "yarn"})
 
 TakeWeight = Callable[[str], Tensor]
-"""Gives a checkpoint tensor by its transformers name, in the model's dtype, perhaps as a view of the file; raises ModelError
-if it is not there."""
+"""Gives a checkpoint tensor by its transformers name, in the model's dtype; raises ModelError if it is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +118,19 @@ class DecoderModel:
         # the largest matrices first: while one is packed it exists twice, and so not on top of all the others
         # 8 bits in either form: 4 would tell in every logit, and so in every embedded token where the head is tied
         self._head = kernels.PackedLinear(
-            take("model.embed_tokens.weight" if shape.tied_head else "lm_head.weight").clone(),
+            take("model.embed_tokens.weight" if shape.tied_head else "lm_head.weight"),
             quantization="int8" if quantization else None,
         )
         if shape.tied_head:
             self._embed = self._head.take_rows
         else:
-            self._embed = partial(F.embedding, weight=take("model.embed_tokens.weight").clone())  # (V, C)
+            self._embed = partial(F.embedding, weight=take("model.embed_tokens.weight"))  # (V, C)
         self._cos_sin = _rotary_table(config, shape, max_positions, device)
         self._layers = []
         for index in range(shape.num_layers):
             self._layers.append(self._make_layer(take, index))
             give_back_heap()  # what packing took in between: the allocator would keep as much again as the weights take
-        self._final_norm = take("model.norm.weight").clone()
+        self._final_norm = take("model.norm.weight")
         sizes = DecoderSizes(shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.norm_eps, self._scale)
         self._fused = kernels.fuse_decoder(self._layers, sizes, self._cos_sin, self._final_norm, self._head)
 
@@ -189,16 +188,16 @@ class DecoderModel:
         shape, prefix = self.shape, f"model.layers.{index}."
         attention, mlp = prefix + "self_attn.", prefix + "mlp."
         return DecoderLayer(
-            input_norm=take(prefix + "input_layernorm.weight").clone(),
-            post_norm=take(prefix + "post_attention_layernorm.weight").clone(),
+            input_norm=take(prefix + "input_layernorm.weight"),
+            post_norm=take(prefix + "post_attention_layernorm.weight"),
             qkv=self._fuse(take, [attention + name for name in ("q_proj", "k_proj", "v_proj")], shape.qkv_bias),
             output=self._fuse(take, [attention + "o_proj"], shape.output_bias),
             gate_up=self._fuse(take, [mlp + "gate_proj", mlp + "up_proj"], shape.mlp_bias),
             down=self._fuse(take, [mlp + "down_proj"], shape.mlp_bias),
             window=shape.windows[index],
             rotary=shape.rotary[index],
-            query_norm=take(attention + "q_norm.weight").clone() if shape.qk_norm else None,
-            key_norm=take(attention + "k_norm.weight").clone() if shape.qk_norm else None,
+            query_norm=take(attention + "q_norm.weight") if shape.qk_norm else None,
+            key_norm=take(attention + "k_norm.weight") if shape.qk_norm else None,
         )
 
     def _fuse(self, take: TakeWeight, names: list[str], bias: bool) -> LinearOperator:

@@ -23,8 +23,7 @@ _INDEX = "model.safetensors.index.json"
 def open_weights(path: Path, *, device: torch.device, dtype: torch.dtype) -> Iterator[Callable[[str], Tensor]]:
     """A function that gives the checkpoint's tensors by name, on `device` in `dtype`.
 
-    The files are memory-mapped. A tensor that is on a CPU and has the dtype already is a view of its file: who keeps it
-    makes a copy, lest a change of the file change the model.
+    The files are memory-mapped; what is given is a copy, so that a change of a file can't change the model.
     Raises ModelError: no safetensors, a shard or a tensor is missing, a file is damaged.
     """
     from safetensors import SafetensorError, safe_open
@@ -43,9 +42,8 @@ def open_weights(path: Path, *, device: torch.device, dtype: torch.dtype) -> Ite
             if handle is None:
                 raise ModelError(f"The checkpoint in {path} has no tensor {name!r}.")
             tensor: Tensor = handle.get_tensor(name)
-            wanted = tensor.to(device=device, dtype=dtype)
-            if wanted is not tensor:
-                _let_go(tensor)
+            wanted = tensor.to(device=device, dtype=dtype, copy=True)
+            _let_go(tensor)
             return wanted
 
         yield take

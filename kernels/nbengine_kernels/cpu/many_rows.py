@@ -52,8 +52,8 @@ def _scores(
     tag: Any, room: Any, s: Any,
 ) -> None:  # fmt: skip
     """s[j, r] = key first + j . query r, for j < count made a multiple of TALL."""
-    if ir.in_pairs(tag):
-        words = dim // 2
+    if ir.in_pairs(tag) or ir.size(tag) == 4:  # as they are in the cache
+        words = dim // 2 if ir.in_pairs(tag) else dim
         for j in range(0, count, tiles.KEYS):
             n = min(np.int64(tiles.KEYS), count - j)
             keys = dense(cache, stride, head, table, first + j, n, bs, dim, tag, room)
