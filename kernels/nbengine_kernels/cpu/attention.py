@@ -47,7 +47,7 @@ def attend_pieces(
     tables: Any, table_stride: Any, starts: Any, lengths: Any, out: Any, out_stride: Any, pieces: Any, counter: Any,
     heads: Any, kv_heads: Any, bs: Any, dim: Any, scale: Any, window: Any, cap: Any, tag: Any, out_tag: Any, memory: Any,
 ) -> None:  # fmt: skip
-    """Draw units until none is left. memory: `scratch_floats` zeros. out is rounded to `tag`, kept as `out_tag`."""
+    """Draw units until none is left. memory: `scratch_floats` of them. out is rounded to `tag`, kept as `out_tag`."""
     group, step, out_step = heads // kv_heads, ir.size(tag), ir.size(out_tag)
     together = heads_of_unit(pieces, kv_heads)
     units = pieces.shape[0] * (kv_heads // together)

@@ -231,7 +231,7 @@ class PackedLinear:
         self.weight_tag: Any = _F32
         scale = self._pack(weight.detach())
         if self._panels is not None:
-            packed, self._panels = self._panels, own_pages(tuple(self._panels.shape), self._panels.dtype)
+            packed, self._panels = self._panels, own_pages(tuple(self._panels.shape), self._panels.dtype, share=True)
             self._panels.copy_(packed)
         self._scale = pack_outputs(scale, self.out_features, 1.0)
         self._bias = pack_outputs(self.bias, self.out_features, 0.0)

@@ -26,24 +26,24 @@ assert TILE_ROWS <= COLUMNS
 
 
 @njit(cache=True, error_model="numpy")
-def _turn_query(query: Any, stride: Any, tokens: Any, group: Any, dim: Any, tag: Any, dense: Any, turned: Any) -> None:
+def _turn_query(query: Any, stride: Any, tokens: Any, group: Any, dim: Any, tag: Any, flat: Any, turned: Any) -> None:
     """turned (dim, COLUMNS), or (dim / 2, COLUMNS) pairs: a column for each row, zeros after the last."""
     paired, width = ir.in_pairs(tag), group * dim
     for t in range(tokens):
         for i in range(0, width, _LANES):
             value, at = v.load(query, t * stride + i, tag), t * width + i
             if paired:
-                v.store(dense, at, value, tag)
+                v.store(flat, at, value, tag)
             else:
-                v.store(dense, at, value, _F32)
+                v.store(flat, at, value, _F32)
     words = dim // 2 if paired else dim
     rows = tokens * group
     filled = (rows + _LANES - 1) // _LANES * _LANES
     for i in range(rows * words, filled * words):
-        ir.store(dense, i, _ZERO, _F32)
+        ir.store(flat, i, _ZERO, _F32)
     for r in range(0, filled, 8):
         for i in range(0, words, 8):
-            tiles.transpose_8x8(dense + (r * words + i) * 4, words, _F32, turned + (i * COLUMNS + r) * 4, COLUMNS)
+            tiles.transpose_8x8(flat + (r * words + i) * 4, words, _F32, turned + (i * COLUMNS + r) * 4, COLUMNS)
 
 
 @njit(cache=True, error_model="numpy")

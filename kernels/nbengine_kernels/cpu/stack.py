@@ -37,7 +37,6 @@ from nbengine_kernels.cpu.linear import (
 from nbengine_kernels.cpu.pieces import cut_pieces, heads_of_unit
 from nbengine_kernels.cpu.runtime import BFLOAT16, FLOAT32, rows_of, tag_of, threads
 from nbengine_kernels.decoder import DecoderLayer, DecoderSizes, PagedBatch
-from nbengine_kernels.pages import own_pages
 
 _F32 = FLOAT32
 _ZERO = np.float32(0.0)
@@ -422,7 +421,7 @@ class DecoderStack:
             (apart, 2 * width, self._dtype),
         ]
         self.ticks = np.zeros((workers, len(PHASE_NAMES)), np.int64)
-        self._rooms = [own_pages((count, columns), dtype) for count, columns, dtype in sizes]
+        self._rooms = [torch.zeros((count, columns), dtype=dtype) for count, columns, dtype in sizes]
         self._room_for = rows, apart, workers
         self._room_at = (own_bytes, self.ticks.ctypes.data, *(room.data_ptr() for room in self._rooms))
         return self._room_at

@@ -1,4 +1,4 @@
-"""Register tiles: the inner products of attention, and the softmax between them.
+"""Register tiles of attention for many rows: its two products, and what brings queries and values into their form.
 
 A tile holds its accumulators in registers. A product's sum over k runs in order, in one accumulator for each element, so
 a row's result does not depend on how many other rows are computed with it. Addresses and tags are those of `ir`.
