@@ -199,29 +199,3 @@ def test_a_dead_comm_ends_the_publisher_quietly() -> None:
     assert not publisher._thread.is_alive()
     publisher.publish(0, b"x")
     publisher.close()
-
-
-def test_a_status_that_nobody_asked_for_waits() -> None:
-    """The rate in it is another after each step; what a person did is told at once."""
-    now, origin = [0.0], Origin()
-    wire = Wire(origin, clock=lambda: now[0])
-    rate = iter(range(100))
-    origin.status = lambda: {"tokens_per_s": next(rate)}  # type: ignore[method-assign]
-    wire.publisher.handle({"kind": "ready", "have": 0})
-
-    def statuses() -> int:
-        return sum(message["kind"] == "status" for message, _ in wire.messages)
-
-    for _ in range(5):
-        now[0] += module.STATUS_S / 5.5
-        wire.record(b"step")
-        wire.publisher.flush()
-        wire.publisher.handle({"kind": "ack", "seq": wire.data[-1]["seq"]})
-    assert len(wire.data) == 5 and statuses() == 1
-    now[0] += module.STATUS_S / 2
-    wire.record(b"step")
-    wire.publisher.flush()
-    assert statuses() == 2
-    wire.publisher.status_changed()
-    wire.publisher.flush()
-    assert statuses() == 3

@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 RATE = 30.0  # batches a second, at most
 UNACKNOWLEDGED = 2  # batches
 BATCH_BYTES = 1 << 20  # a batch ends with the record that passes this
-SETTLE_S = 0.005  # a batch waits so long for the records that come right after its first
-STATUS_S = 0.25  # between two statuses that nobody asked for: the rate in it is another after each step
 TAIL_BYTES = 16 << 20  # records kept here for a browser that is behind
 
 Send = Callable[[dict[str, Any], list[bytes]], None]
@@ -62,7 +60,6 @@ class Publisher:
         self._acked = 0
         self._sent_at = float("-inf")
         self._status: dict[str, Any] = {}
-        self._status_at = float("-inf")
         self._status_asked = False
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -142,7 +139,8 @@ class Publisher:
                 if self._closed:
                     return
                 early = self._sent_at + 1 / RATE - self._clock()
-            time.sleep(max(early, SETTLE_S))
+            if early > 0:
+                time.sleep(early)
             try:
                 self.flush()
             except Exception:  # the comm is closed, or the source is: nobody is left to tell but the log
@@ -166,7 +164,7 @@ class Publisher:
             asked, self._status_asked = self._status_asked, False
             may_send = self._seq - self._acked < UNACKNOWLEDGED
             message, records = self._next_batch() if may_send else (None, [])
-        if asked or (message is not None and self._clock() - self._status_at >= STATUS_S):
+        if asked or message is not None:
             self._send_status(always=asked)
         if message is not None:
             self._send(message, [pack(records)])
@@ -198,7 +196,6 @@ class Publisher:
         return _up_to_size(kept) if kept else None
 
     def _send_status(self, *, always: bool) -> None:
-        self._status_at = self._clock()
         status = self._origin.status()
         if always or status != self._status:
             self._status = status
