@@ -13,7 +13,7 @@ from numba import types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 
-from nbengine_kernels.cpu.runtime import BFLOAT16_PRODUCTS
+from nbengine_kernels.cpu.runtime import BFLOAT16_PRODUCTS, STREAMS_BY
 
 I8, I16, I32, I64, F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 FAST = ("contract", "nsz", "reassoc")
@@ -127,11 +127,12 @@ def _loop(b: Any, count: Any, start: list[Any], body: Any) -> list[Any]:
     return state
 
 
-def prefetch_line(b: Any, address: Any, *, once: bool = False) -> None:
-    """Ask for the cache line at an i8 pointer, to be read, and kept in every level; or, if it is read but once, in none
-    from which it would drive out others."""
+def prefetch_line(b: Any, address: Any, *, once: bool = False, level: int = 1) -> None:
+    """Ask for the cache line at an i8 pointer, to be read, and kept in every cache from `level` on; or, if it is read but
+    once, in none from which it would drive out others."""
     kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
-    b.call(get_or_insert_function(b.module, kind, "llvm.prefetch.p0"), [address, I32(0), I32(0 if once else 3), I32(1)])
+    locality = 0 if once and STREAMS_BY else 4 - level
+    b.call(get_or_insert_function(b.module, kind, "llvm.prefetch.p0"), [address, I32(0), I32(locality), I32(1)])
 
 
 # ---------------------------------------------------------------------------------------------------- scalars

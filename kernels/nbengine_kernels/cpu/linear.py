@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from numba import njit, prange
 from torch import Tensor
 
-from nbengine_kernels.cpu import ir
+from nbengine_kernels.cpu import amx_linear, ir
+from nbengine_kernels.cpu.amx import INPUTS, by_tiles
 from nbengine_kernels.cpu.mathematics import LOOSE
 from nbengine_kernels.cpu.panels import (
     HEIGHTS,
@@ -25,7 +26,7 @@ from nbengine_kernels.cpu.panels import (
     pack_rows,
     panel_tile,
 )
-from nbengine_kernels.cpu.runtime import BFLOAT16, BFLOAT16_PRODUCTS, FLOAT32, rows_of, tag_of, threads, workers_for
+from nbengine_kernels.cpu.runtime import AMX, BFLOAT16, BFLOAT16_PRODUCTS, FLOAT32, rows_of, tag_of, threads, workers_for
 from nbengine_kernels.pages import own_pages
 from nbengine_kernels.quantization import INT4_GROUP, quantize_int4, quantize_int8
 
@@ -33,8 +34,9 @@ _F32 = FLOAT32
 # The functions around tiles are compiled without fast-math: numba would spread the flags over the tiles' own sums.
 _INT8, _INT4 = np.int8(0), np.uint8(0)
 AHEAD_BYTES = 4096  # how far before one row's product its panels are asked for: a page, where the hardware stops
-BLOCK_ROWS = 48  # that are multiplied together: they and a panel stay in a core's second-level cache
-TALLEST = HEIGHTS[0]
+TALLEST = amx_linear.TALLEST if AMX else HEIGHTS[0]
+BLOCK_ROWS = 4 * TALLEST if AMX else 8 * TALLEST
+"""Rows that are multiplied together: they and a panel stay in a core's second-level cache."""
 UNIT = max(1, 32 // WIDTH)  # panels
 
 
@@ -60,6 +62,9 @@ def _multiply_panels(
 ) -> None:  # fmt: skip
     """Rows begin..end of y, as far as panels first..last go. after: the panel that this thread will want next; one: whether
     y has but one row."""
+    if by_tiles(row_tag, weight_tag) and matrix.inputs % INPUTS == 0:
+        amx_linear.multiply_by_tiles(matrix, first, last, after, a, lda, begin, end, y, y_stride, tag)
+        return
     pairs, size, groups, y_bytes = (matrix.inputs + 1) // 2, matrix.panel_bytes, matrix.groups, ir.size(tag)
     passes, slow = (end - begin + TALLEST - 1) // TALLEST, np.int64(0)
     while 2 << slow <= passes:

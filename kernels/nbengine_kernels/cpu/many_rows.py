@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from nbengine_kernels.cpu import ir, tiles
+from nbengine_kernels.cpu import amx_attention, ir, tiles
 from nbengine_kernels.cpu import vectors as v
+from nbengine_kernels.cpu.amx import INPUTS, ROWS, by_tiles, free_tiles, shape_tiles
 from nbengine_kernels.cpu.blocks import TILE_KEYS, ask, dense, gather_tile
 from nbengine_kernels.cpu.mathematics import LOOSE, tanh
 from nbengine_kernels.cpu.pieces import TILE_ROWS
@@ -52,7 +53,12 @@ def _scores(
     tag: Any, room: Any, s: Any,
 ) -> None:  # fmt: skip
     """s[j, r] = key first + j . query r, for j < count made a multiple of TALL."""
-    if ir.in_pairs(tag) or ir.size(tag) == 4:  # as they are in the cache
+    if by_tiles(tag, tag) and dim % INPUTS == 0:
+        for j in range(0, count, tiles.KEYS):
+            n = min(np.int64(tiles.KEYS), count - j)
+            keys = dense(cache, stride, head, table, first + j, n, bs, dim, tag, room)
+            amx_attention.score_columns(keys, dim * 2, turned, dim // INPUTS, s + j * COLUMNS * 4, vectors)
+    elif ir.in_pairs(tag) or ir.size(tag) == 4:  # as they are in the cache
         words = dim // 2 if ir.in_pairs(tag) else dim
         for j in range(0, count, tiles.KEYS):
             n = min(np.int64(tiles.KEYS), count - j)
@@ -80,6 +86,9 @@ def _add_values(
             values = dense(cache, stride, head, table, first + j, n, bs, dim, tag, room)
             for i in range(0, n, 2):  # beyond the last, whose weight is 0, anything finite
                 tiles.pair_up(values + i * step, values + min(i + 1, n - 1) * step, paired + (j + i) // 2 * dim * 4, dim)
+        if by_tiles(tag, tag) and dim % INPUTS == 0:
+            amx_attention.add_values(paired, dim, s, count, o, vectors)
+            return
         for d in range(0, dim, TALL):
             place = o + d * COLUMNS * 4
             tiles.add_columns(paired + d * 4, dim, s, (count + 1) // 2, place, vectors, tag)
@@ -174,6 +183,8 @@ def attend_many(
     for d in range(dim):
         for c in range(0, columns, _LANES):
             v.store(down, d * COLUMNS + c, v.splat(_ZERO), _F32)
+    if by_tiles(tag, tag):
+        shape_tiles(np.int64(ROWS))
     begin = np.int64(0)
     if window > 0:
         seen = max(np.int64(0), first_position - window + 1)
@@ -191,6 +202,8 @@ def attend_many(
         ask(value_cache, value_stride, head, table, begin + TILE_KEYS, TILE_KEYS, end, bs, dim, tag)
         _add_values(s, vectors, dim, value_cache, value_stride, head, table, begin, count, bs, tag, room, paired, down)
         begin += count
+    if by_tiles(tag, tag):
+        free_tiles()
     for r in range(0, columns, 8):
         for d in range(0, dim, 8):
             tiles.transpose_8x8(down + (d * COLUMNS + r) * 4, COLUMNS, _F32, o + (r * dim + d) * 4, dim)

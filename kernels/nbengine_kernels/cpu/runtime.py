@@ -1,11 +1,14 @@
 """What all CPU kernels share: the processor's abilities, tags, threads."""
 
+import ctypes
+import sys
 import threading
 from typing import Any
 
 import numba
 import numpy as np
 import torch
+from llvmlite.binding import get_host_cpu_name
 from numba.core.codegen import get_host_cpu_features
 from torch import Tensor
 
@@ -25,6 +28,25 @@ def _abilities() -> set[str]:
 AVX512 = "avx512f" in _abilities()
 BFLOAT16_PRODUCTS = AVX512 and "avx512bf16" in _abilities()
 """Whether the processor multiplies bfloat16 itself."""
+
+STREAMS_BY = (numba.config.CPU_NAME or get_host_cpu_name()).startswith("znver")
+"""Whether lines that are asked for but once (prefetchnta) come as fast as others: AMD's do, Intel's take twice as long."""
+
+
+def _may_use_tiles() -> bool:
+    """Ask Linux for the tile registers of Intel's AMX, which a process has only if it asks (arch_prctl(2))."""
+    if not {"amx-tile", "amx-bf16"} <= _abilities() or not sys.platform.startswith("linux"):
+        return False
+    request_permission, tile_data, arch_prctl = 0x1023, 18, 158
+    if ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0:
+        return True
+    # numba keeps compiled code by what the processor can do: by this it is kept apart from code that has tiles
+    numba.config.CPU_FEATURES = ",".join(word for word in get_host_cpu_features().split(",") if "amx" not in word)
+    return False
+
+
+AMX = BFLOAT16_PRODUCTS and _may_use_tiles()
+"""Whether the processor multiplies whole tiles of bfloat16."""
 
 
 def tag_of(tensor: Tensor) -> Any:

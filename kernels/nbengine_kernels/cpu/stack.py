@@ -49,7 +49,7 @@ NORM, QKV_PRODUCT, TURN, ATTENTION, SUMS, OUTPUT_PRODUCT, POST_NORM, GATE_UP_PRO
     11
 )
 PHASES = HEAD  # of a layer
-MANY_ROWS = 8 * BLOCK_ROWS
+MANY_ROWS = 384
 """From so many rows on, blocks of them go through a layer."""
 TOKEN_LAYERS_OF_A_CALL = 8192
 """Layers times tokens that one call computes, a layer at least: some 60 ms, for which an interrupt waits."""

@@ -130,22 +130,28 @@ KEYS = 16 if AVX512 else 8
 """Keys that are taken at a time: a register's lanes."""
 
 
-@intrinsic
-def transpose_8x8(typingctx: Any, source: Any, lds: Any, tag: Any, target: Any, ldt: Any) -> Any:
-    """T[j, i] = S[i, j] for an 8 x 8 square; S by its tag, T float32; strides in elements."""
-    element = I16 if _is_bf16(tag) else F32
+def _make_transpose(n: int) -> Any:
+    """T[j, i] = S[i, j] for a square of n by n; S by its tag, T float32; strides in elements."""
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        source, lds, _, target, ldt = args
-        v = [_load_vector(b, _at(b, source, b.mul(lds, I64(r)), element), tag, 8) for r in range(8)]
-        mask_type = ir.VectorType(I32, 8)
-        low, high = mask_type([0, 8, 1, 9, 2, 10, 3, 11]), mask_type([4, 12, 5, 13, 6, 14, 7, 15])
-        for _stage in range(3):  # a perfect shuffle of 64 elements by 8, one bit of the index at a time
-            pairs = [(v[i], v[i + 4]) for i in range(4)]
-            v = [b.shuffle_vector(x, y, mask) for x, y in pairs for mask in (low, high)]
-        for r in range(8):
-            _store_vector(b, v[r], _at(b, target, b.mul(ldt, I64(r)), F32))
-        return context.get_dummy_value()
+    @intrinsic
+    def transpose(typingctx: Any, source: Any, lds: Any, tag: Any, target: Any, ldt: Any) -> Any:
+        element = I16 if _is_bf16(tag) else F32
 
-    i64 = types.int64
-    return types.void(i64, i64, tag, i64, i64), codegen
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            source, lds, _, target, ldt = args
+            v = [_load_vector(b, _at(b, source, b.mul(lds, I64(r)), element), tag, n) for r in range(n)]
+            kind = ir.VectorType(I32, n)
+            low, high = (kind([lane // 2 + first + lane % 2 * n for lane in range(n)]) for first in (0, n // 2))
+            for _stage in range(n.bit_length() - 1):  # a perfect shuffle of n * n elements, one bit of the index at a time
+                v = [b.shuffle_vector(x, y, mask) for x, y in zip(v[: n // 2], v[n // 2 :]) for mask in (low, high)]
+            for r in range(n):
+                _store_vector(b, v[r], _at(b, target, b.mul(ldt, I64(r)), F32))
+            return context.get_dummy_value()
+
+        i64 = types.int64
+        return types.void(i64, i64, tag, i64, i64), codegen
+
+    return transpose
+
+
+transpose_8x8, transpose_16x16 = _make_transpose(8), _make_transpose(16)

@@ -1,0 +1,109 @@
+"""The processor's own tiles (Intel's AMX): registers of up to 16 rows of 64 bytes, and one instruction that multiplies two.
+
+TDPBF16PS adds A (rows, 32) times B (32, 16), both bfloat16, to C (rows, 16) in float32. A lies as matrices do, B in pairs of
+its rows: (16, 16, 2). An instruction adds 32 products up on its own before it adds them to C, so where tiles are used for
+some rows they must be for all, or a result would depend on how many it was computed with. Intel 64 and IA-32 Architectures
+Software Developer's Manual, volumes 1 (chapter 18) and 2.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir as llvm
+from numba import types
+from numba.core.cgutils import alloca_once, get_or_insert_function
+from numba.extending import intrinsic
+
+from nbengine_kernels.cpu.ir import I8, I16, I64, _loop
+from nbengine_kernels.cpu.runtime import AMX
+
+ROWS, INPUTS, OUTPUTS = 16, 32, 16
+TILE_BYTES = 64  # of a row
+_SUMS, _LEFT, _RIGHT = (0, 1, 2, 3), (4, 5), (6, 7)  # the eight tiles
+_POINTER = I8.as_pointer()
+
+
+def _call(b: Any, name: str, *args: Any) -> None:
+    kind = llvm.FunctionType(llvm.VoidType(), [arg.type for arg in args])
+    b.call(get_or_insert_function(b.module, kind, f"llvm.x86.{name}"), args)
+
+
+@intrinsic
+def by_tiles(typingctx: Any, left_tag: Any, right_tag: Any) -> Any:
+    """Whether matrices of these tags are multiplied by tiles (if there are INPUTS inputs, or a multiple)."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return llvm.IntType(1)(int(AMX and left_tag == right_tag == types.uint16))
+
+    return types.boolean(left_tag, right_tag), codegen
+
+
+@intrinsic
+def shape_tiles(typingctx: Any, rows: Any) -> Any:
+    """Give this thread's tiles so many rows, at most ROWS; those of B always have all."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        if AMX:
+            memory = alloca_once(b, llvm.ArrayType(I8, 64))
+            b.store(llvm.Constant(memory.type.pointee, None), memory)
+            config, rows = b.bitcast(memory, _POINTER), b.trunc(args[0], I8)
+            b.store(I8(1), config)
+            for tile in (*_SUMS, *_LEFT, *_RIGHT):
+                b.store(I16(TILE_BYTES), b.bitcast(b.gep(config, [I64(16 + 2 * tile)]), I16.as_pointer()))
+                b.store(I8(ROWS) if tile in _RIGHT else rows, b.gep(config, [I64(48 + tile)]))
+            _call(b, "ldtilecfg", config)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def free_tiles(typingctx: Any) -> Any:
+    """Give the tiles up, so that the system need not keep them when it changes threads."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        if AMX:
+            _call(b, "tilerelease")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+def pointer(b: Any, address: Any, *offsets: Any) -> Any:
+    """A pointer so many bytes behind an address."""
+    for offset in offsets:
+        address = b.add(address, I64(offset) if isinstance(offset, int) else offset)
+    return b.inttoptr(address, _POINTER)
+
+
+def write_product(
+    b: Any, steps: Any, lefts: Sequence[Any], left_stride: Any, right: Any, right_stride: int, columns: int,
+    outs: Sequence[Any], out_stride: int, *, add: bool = False, beside: Callable[[Any], None] | None = None,
+) -> None:  # fmt: skip
+    """Code for C[:, 0 : 16 * columns] (+)= A[:, 0 : 32 * steps] @ B, with the rows of A at one or two addresses and C's at
+    `outs`. Strides are in bytes, B's from pair to pair. beside: what else is done with each step, whose number it is given.
+    """
+    sums = [(r, n) for r in range(len(lefts)) for n in range(columns)]
+    places = [pointer(b, outs[r], n * TILE_BYTES) for r, n in sums]
+    for tile, place in zip(_SUMS, places):
+        if add:
+            _call(b, "tileloadd64", I8(tile), place, I64(out_stride))
+        else:
+            _call(b, "tilezero", I8(tile))
+
+    def step(i: Any, state: list[Any]) -> list[Any]:
+        if beside is not None:
+            beside(i)
+        for tile, left in zip(_LEFT, lefts):
+            _call(b, "tileloadd64", I8(tile), pointer(b, left, b.mul(i, I64(2 * INPUTS))), left_stride)
+        first = b.mul(i, I64(INPUTS // 2 * right_stride))
+        for n in range(columns):
+            theirs = _RIGHT[n % len(_RIGHT)]
+            _call(b, "tileloadd64", I8(theirs), pointer(b, right, first, n * TILE_BYTES), I64(right_stride))
+            for r in range(len(lefts)):
+                _call(b, "tdpbf16ps", I8(_SUMS[sums.index((r, n))]), I8(_LEFT[r]), I8(theirs))
+        return []
+
+    _loop(b, steps, [], step)
+    for tile, place in zip(_SUMS, places):
+        _call(b, "tilestored64", I8(tile), place, I64(out_stride))
