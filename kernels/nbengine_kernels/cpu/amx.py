@@ -29,13 +29,13 @@ def _call(b: Any, name: str, *args: Any) -> None:
 
 
 @intrinsic
-def by_tiles(typingctx: Any, left_tag: Any, right_tag: Any) -> Any:
-    """Whether matrices of these tags are multiplied by tiles (if there are INPUTS inputs, or a multiple)."""
+def by_tiles(typingctx: Any, tag: Any) -> Any:
+    """Whether numbers of the tag's type, as they lie in memory, are multiplied by tiles."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        return llvm.IntType(1)(int(AMX and left_tag == right_tag == types.uint16))
+        return llvm.IntType(1)(int(AMX and tag == types.uint16))
 
-    return types.boolean(left_tag, right_tag), codegen
+    return types.boolean(tag), codegen
 
 
 @intrinsic
@@ -77,13 +77,13 @@ def pointer(b: Any, address: Any, *offsets: Any) -> Any:
 
 
 def write_product(
-    b: Any, steps: Any, lefts: Sequence[Any], left_stride: Any, right: Any, right_stride: int, columns: int,
-    outs: Sequence[Any], out_stride: int, *, add: bool = False, beside: Callable[[Any], None] | None = None,
+    b: Any, steps: Any, lefts: Sequence[Any], left_stride: Any, rights: Sequence[Any], right_stride: int,
+    outs: Sequence[Any], out_stride: int, *, add: bool, beside: Callable[[Any], None] | None = None,
 ) -> None:  # fmt: skip
-    """Code for C[:, 0 : 16 * columns] (+)= A[:, 0 : 32 * steps] @ B, with the rows of A at one or two addresses and C's at
-    `outs`. Strides are in bytes, B's from pair to pair. beside: what else is done with each step, whose number it is given.
-    """
-    sums = [(r, n) for r in range(len(lefts)) for n in range(columns)]
+    """Code for C (+)= A[:, 0 : INPUTS * steps] @ B, with the rows of A at one or two addresses and those of C at `outs`; B
+    in columns of OUTPUTS, at `rights`, and C in such columns side by side. Strides are in bytes, B's from pair to pair.
+    beside: what else is done with each step, whose number it is given."""
+    sums = [(r, n) for r in range(len(lefts)) for n in range(len(rights))]
     places = [pointer(b, outs[r], n * TILE_BYTES) for r, n in sums]
     for tile, place in zip(_SUMS, places):
         if add:
@@ -97,9 +97,9 @@ def write_product(
         for tile, left in zip(_LEFT, lefts):
             _call(b, "tileloadd64", I8(tile), pointer(b, left, b.mul(i, I64(2 * INPUTS))), left_stride)
         first = b.mul(i, I64(INPUTS // 2 * right_stride))
-        for n in range(columns):
+        for n, right in enumerate(rights):
             theirs = _RIGHT[n % len(_RIGHT)]
-            _call(b, "tileloadd64", I8(theirs), pointer(b, right, first, n * TILE_BYTES), I64(right_stride))
+            _call(b, "tileloadd64", I8(theirs), pointer(b, right, first), I64(right_stride))
             for r in range(len(lefts)):
                 _call(b, "tdpbf16ps", I8(_SUMS[sums.index((r, n))]), I8(_LEFT[r]), I8(theirs))
         return []

@@ -11,7 +11,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from nbengine_kernels.cpu import ir, tiles
-from nbengine_kernels.cpu.amx import INPUTS, OUTPUTS, write_product
+from nbengine_kernels.cpu.amx import INPUTS, OUTPUTS, TILE_BYTES, write_product
 from nbengine_kernels.cpu.blocks import TILE_KEYS
 from nbengine_kernels.cpu.ir import I64
 from nbengine_kernels.cpu.runtime import AMX, FLOAT32
@@ -34,7 +34,8 @@ def _make_columns(add: bool) -> Any:
                 fits, less = b.append_basic_block(f"vectors_{width}"), b.append_basic_block("less")
                 b.cbranch(b.icmp_signed(">=", vectors, I64(width)), fits, less)
                 b.position_at_end(fits)
-                write_product(b, steps, [a], stride, right, COLUMNS * 4, width, [c], COLUMNS * 4, add=add)
+                rights = [b.add(right, I64(n * TILE_BYTES)) for n in range(width)]
+                write_product(b, steps, [a], stride, rights, COLUMNS * 4, [c], COLUMNS * 4, add=add)
                 b.branch(after)
                 b.position_at_end(less)
             b.branch(after)

@@ -1,15 +1,16 @@
 """Products with panels by the processor's tiles (see `amx`), of bfloat16 rows and weights, for every row count.
 
-A panel of weights (see `panels`) is a row of B tiles as it lies. Two tiles of rows by two of outputs use what they load
-twice, which keeps the multipliers busy; up to 16 rows, a decode step's, take all four of a panel at once.
+A panel of 64 outputs is four columns of B tiles, each from the first input to the last. Two tiles of rows by two of outputs
+use what they load twice; up to 16 rows, a decode step's, take all four columns at once.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numba import njit, types
 from numba.extending import intrinsic
+from torch import Tensor
 
 from nbengine_kernels.cpu import ir
 from nbengine_kernels.cpu import vectors as v
@@ -18,93 +19,113 @@ from nbengine_kernels.cpu.ir import CACHE_LINE, I64
 from nbengine_kernels.cpu.runtime import AMX, FLOAT32
 
 TALLEST = 2 * ROWS
-_WIDTH = 64  # outputs of a panel
-_COLUMNS = _WIDTH // OUTPUTS
-_PAIR_BYTES = _WIDTH * 4  # of a panel, for two inputs
-_STEP_LINES = INPUTS // 2 * _PAIR_BYTES // CACHE_LINE
-_F32 = FLOAT32
+WIDTH = 64  # outputs of a panel
+TILE = INPUTS * OUTPUTS * 2  # bytes
+_COLUMNS = WIDTH // OUTPUTS
+_F32, _LANES = FLOAT32, ir.LANES
 
 
-@intrinsic
-def _add_up(
-    typingctx: Any, rows: Any, a: Any, lda: Any, inputs: Any, panel: Any, c: Any, ahead: Any, lines: Any
-) -> Any:  # fmt: skip
-    """C[0:rows, 0:_WIDTH] = A[0:rows] @ panel, float32, for as many rows as `shape_tiles` was told, or up to TALLEST; lda in
-    elements. With each step `lines` cache lines are asked for, from `ahead` on."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        if AMX:
-            _write(b, *args)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 8), codegen
+def pack_tiles(weight: Tensor) -> Tensor:
+    """(O, I) bfloat16, I a multiple of INPUTS -> (ceil(O / 64), 4, I / 32, 16, 16, 2), padded with zeros."""
+    outputs, inputs = weight.shape
+    padded = torch.nn.functional.pad(weight, (0, 0, 0, -outputs % WIDTH))
+    return padded.view(-1, _COLUMNS, OUTPUTS, inputs // INPUTS, INPUTS // 2, 2).permute(0, 1, 3, 4, 2, 5)
 
 
-def _write(b: Any, rows: Any, a: Any, lda: Any, inputs: Any, panel: Any, c: Any, ahead: Any, lines: Any) -> None:
-    apart, steps = b.shl(lda, I64(1)), b.udiv(inputs, I64(INPUTS))
+def unpack_tiles(panels: Tensor) -> Tensor:
+    """The weight again, with its padding."""
+    return panels.permute(0, 1, 4, 2, 3, 5).reshape(-1, panels.shape[2] * INPUTS)
 
-    def ask(first: Any, lines: Any) -> Callable[[Any], None]:
-        """With each step, `lines` lines: those from `first` on, then the following ones."""
 
-        def some(i: Any) -> None:
-            start = b.add(first, b.mul(i, lines))
+def _make_add_up(columns: int) -> Any:
+    """C[0:rows] = A[0:rows, 0 : 32 * steps] @ `columns` columns of tiles, `apart` bytes apart; lda in elements. rows: as
+    many as `shape_tiles` was told, and beyond that, with two columns, up to TALLEST. With each step `lines` cache lines are
+    asked for, from `ahead` on."""
 
+    @intrinsic
+    def add_up(
+        typingctx: Any, rows: Any, a: Any, lda: Any, steps: Any, panel: Any, apart: Any, c: Any, ahead: Any, lines: Any
+    ) -> Any:
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            if AMX:
+                write(b, *args)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 9), codegen
+
+    def write(
+        b: Any, rows: Any, a: Any, lda: Any, steps: Any, panel: Any, apart: Any, c: Any, ahead: Any, lines: Any
+    ) -> None:
+        def ask(i: Any) -> None:
             def line(n: Any, state: list[Any]) -> list[Any]:
                 ir.prefetch_line(b, pointer(b, ahead, b.mul(b.add(start, n), I64(CACHE_LINE))), level=2)
                 return []
 
+            start = b.mul(i, lines)
             ir._loop(b, lines, [], line)
 
-        return some
+        stride, out_stride = b.shl(lda, I64(1)), columns * OUTPUTS * 4
+        rights = [b.add(panel, b.mul(apart, I64(n))) for n in range(columns)]
+        lefts, outs = [a], [c]
+        if columns == 2:  # the second tile's rows end with the last, and may repeat some of the first's
+            second = b.sub(rows, I64(ROWS))
+            lefts.append(b.add(a, b.mul(second, stride)))
+            outs.append(b.add(c, b.mul(second, I64(out_stride))))
+        write_product(b, steps, lefts, stride, rights, TILE // ROWS, outs, out_stride, add=False, beside=ask)
 
-    with b.if_else(b.icmp_signed(">", rows, I64(ROWS))) as (many, few):
-        with many:  # the second tile's rows end with the last, and may repeat some of the first's
-            second, half = b.sub(rows, I64(ROWS)), b.lshr(b.add(lines, I64(1)), I64(1))
-            lefts = a, b.add(a, b.mul(second, apart))
-            outs = c, b.add(c, b.mul(second, I64(_WIDTH * 4)))
-            for n in (0, 1):
-                right, places = b.add(panel, I64(n * 128)), [b.add(out, I64(n * 128)) for out in outs]
-                beside = ask(b.mul(b.mul(steps, half), I64(n)), half)
-                write_product(b, steps, lefts, apart, right, _PAIR_BYTES, 2, places, _WIDTH * 4, beside=beside)
-        with few:
-            beside = ask(I64(0), lines)
-            write_product(b, steps, [a], apart, panel, _PAIR_BYTES, _COLUMNS, [c], _WIDTH * 4, beside=beside)
+    return add_up
+
+
+_add_up_few, _add_up = _make_add_up(_COLUMNS), _make_add_up(2)
 
 
 @njit(cache=True, error_model="numpy")
-def _put(c: Any, rows: Any, width: Any, scale: Any, bias: Any, y: Any, y_stride: Any, tag: Any) -> None:
-    """y = C * scale + bias."""
-    for column in range(0, width, ir.LANES):
+def _put(c: Any, c_width: Any, rows: Any, width: Any, scale: Any, bias: Any, y: Any, y_stride: Any, tag: Any) -> None:
+    """y = C * scale + bias, `width` columns of it."""
+    for column in range(0, width, 2 * _LANES):  # a cache line of bfloat16
         by, plus = v.load(scale, column, _F32), v.load(bias, column, _F32)
+        by_2, plus_2 = v.load(scale, column + _LANES, _F32), v.load(bias, column + _LANES, _F32)
+        left = width - column
         for r in range(rows):
-            value = v.load(c, r * _WIDTH + column, _F32) * by + plus
-            if column + ir.LANES <= width:
-                v.store(y, r * y_stride + column, value, tag)
+            first = v.load(c, r * c_width + column, _F32) * by + plus
+            second = v.load(c, r * c_width + column + _LANES, _F32) * by_2 + plus_2
+            if left >= 2 * _LANES:
+                v.store(y, r * y_stride + column, first, tag)
+                v.store(y, r * y_stride + column + _LANES, second, tag)
             else:
-                v.store_some(y, r * y_stride + column, value, width - column, tag)
+                v.store_some(y, r * y_stride + column, first, left, tag)
+                v.store_some(y, r * y_stride + column + _LANES, second, left - _LANES, tag)
 
 
 @njit(cache=True, error_model="numpy")
 def multiply_by_tiles(
-    matrix: Any, first: Any, last: Any, after: Any, a: Any, lda: Any, begin: Any, end: Any,
-    y: Any, y_stride: Any, tag: Any,
-) -> None:  # fmt: skip
-    """As `linear._multiply_panels`: rows begin..end of y, as far as panels first..last go."""
-    size, rows = matrix.panel_bytes, end - begin
-    room = np.empty(TALLEST * _WIDTH + 16, dtype=np.float32)
+    matrix: Any, first: Any, last: Any, after: Any, a: Any, lda: Any, start: Any, end: Any, y: Any, y_stride: Any, tag: Any
+) -> None:
+    """As `linear._multiply_panels`: rows start..end of y, as far as panels first..last go."""
+    size, rows, steps = matrix.panel_bytes, end - start, matrix.inputs // INPUTS
+    apart, half = steps * TILE, np.int64(WIDTH // 2)
+    room = np.empty(max(rows, np.int64(ROWS)) * WIDTH + 16, dtype=np.float32)
     c = (room.ctypes.data + 63) // 64 * 64
     passes = (rows + TALLEST - 1) // TALLEST
-    lines = (_STEP_LINES + passes - 1) // passes
+    lines = (TILE * _COLUMNS // CACHE_LINE // 2 + passes - 1) // passes  # with each step of two columns
+    a, y = a + start * lda * 2, y + start * y_stride * ir.size(tag)
     shape_tiles(min(rows, np.int64(ROWS)))
     for p in range(first, last):
-        panel, column = matrix.panels + p * size, p * _WIDTH
+        panel, column = matrix.panels + p * size, p * WIDTH
         ahead = matrix.panels + (p + 1 if p + 1 < last else after) * size
-        width = min(np.int64(_WIDTH), matrix.outputs - column)
-        for i in range(passes):
-            r = begin + rows * i // passes
-            n = begin + rows * (i + 1) // passes - r
-            _add_up(n, a + r * lda * 2, lda, matrix.inputs, panel, c, ahead + size * i // passes, lines)
-            target = y + (r * y_stride + column) * ir.size(tag)
-            _put(c, n, width, matrix.scale + column * 4, matrix.bias + column * 4, target, y_stride, tag)
+        if rows <= ROWS:
+            _add_up_few(rows, a, lda, steps, panel, apart, c, ahead, 2 * lines)
+            at, width = y + column * ir.size(tag), min(2 * half, matrix.outputs - column)
+            _put(c, 2 * half, rows, width, matrix.scale + column * 4, matrix.bias + column * 4, at, y_stride, tag)
+            continue
+        for begin in range(column, min(matrix.outputs, column + WIDTH), half):
+            for i in range(passes):
+                r = rows * i // passes
+                n = rows * (i + 1) // passes - r
+                _add_up(n, a + r * lda * 2, lda, steps, panel, apart, c + r * half * 4, ahead, lines)
+                ahead += steps * lines * CACHE_LINE
+            at, width = y + begin * ir.size(tag), min(half, matrix.outputs - begin)
+            _put(c, half, rows, width, matrix.scale + begin * 4, matrix.bias + begin * 4, at, y_stride, tag)
+            panel += 2 * apart
     free_tiles()
     ir.keep(room)

@@ -13,7 +13,7 @@ from numba import njit, prange
 from torch import Tensor
 
 from nbengine_kernels.cpu import amx_linear, ir
-from nbengine_kernels.cpu.amx import INPUTS, by_tiles
+from nbengine_kernels.cpu.amx import INPUTS, OUTPUTS, by_tiles
 from nbengine_kernels.cpu.mathematics import LOOSE
 from nbengine_kernels.cpu.panels import (
     HEIGHTS,
@@ -44,8 +44,9 @@ def record(*names: str) -> np.dtype[Any]:
     return np.dtype([(name, np.int64) for name in names])
 
 
-MATRIX = record("panels", "panel_bytes", "groups", "scale", "bias", "inputs", "outputs", "unit")
-"""Addresses and numbers of a packed matrix; groups: of int4, a row; unit: panels that a thread draws at a time."""
+MATRIX = record("panels", "panel_bytes", "groups", "scale", "bias", "inputs", "outputs", "unit", "in_tiles")
+"""Addresses and numbers of a packed matrix; groups: of int4, a row; unit: panels that a thread draws at a time; in_tiles:
+whether a panel is as `amx_linear` wants it."""
 
 
 @njit(cache=True, error_model="numpy")
@@ -62,7 +63,7 @@ def _multiply_panels(
 ) -> None:  # fmt: skip
     """Rows begin..end of y, as far as panels first..last go. after: the panel that this thread will want next; one: whether
     y has but one row."""
-    if by_tiles(row_tag, weight_tag) and matrix.inputs % INPUTS == 0:
+    if by_tiles(weight_tag) and matrix.in_tiles:
         amx_linear.multiply_by_tiles(matrix, first, last, after, a, lda, begin, end, y, y_stride, tag)
         return
     pairs, size, groups, y_bytes = (matrix.inputs + 1) // 2, matrix.panel_bytes, matrix.groups, ir.size(tag)
@@ -201,6 +202,12 @@ def _take_some(matrices: Any, indices: Any, rows: Any, weight_tag: Any, tag: Any
             continue
         panel, column = matrix.panels + index // WIDTH * matrix.panel_bytes, index % WIDTH
         target, scale = rows + r * matrix.inputs * ir.size(tag), ir.load(matrix.scale, index, _F32)
+        if matrix.in_tiles:
+            panel += column // OUTPUTS * (matrix.inputs // INPUTS) * amx_linear.TILE
+            for i in range(matrix.inputs):
+                at = i // INPUTS * INPUTS * OUTPUTS + (i % INPUTS // 2 * OUTPUTS + column % OUTPUTS) * 2 + i % 2
+                ir.store(target, i, ir.load(panel, at, BFLOAT16), tag)
+            continue
         for i in range(matrix.inputs):
             at = (i // 2 * WIDTH + column) * 2 + i % 2 if paired else i * WIDTH + column
             ir.store(target, i, ir.load(panel, at, weight_tag) * scale, tag)
@@ -234,6 +241,7 @@ class PackedLinear:
         self._panels: Tensor | None = None
         self._plain: Tensor | None = None
         self.weight_tag: Any = _F32
+        self._in_tiles = False  # then only rows of bfloat16 are multiplied
         scale = self._pack(weight.detach())
         if self._panels is not None:
             packed, self._panels = self._panels, own_pages(tuple(self._panels.shape), self._panels.dtype, share=True)
@@ -249,6 +257,7 @@ class PackedLinear:
                 self.in_features // INT4_GROUP if quantization == "int4" else 0,
                 self._scale.data_ptr(), self._bias.data_ptr(), self.in_features, self.out_features,
                 UNIT if self.out_features <= 4096 else 4 * UNIT,  # small matrices: fine shares; large ones: fewer draws
+                self._in_tiles,
             )  # fmt: skip
 
     @property
@@ -256,13 +265,13 @@ class PackedLinear:
         return self._panels is not None
 
     def row_tag(self, tag: Any) -> Any:
-        """How the tiles want rows that come by `tag`: as bfloat16 where the processor multiplies that, else as float32."""
+        """How the kernel wants rows that come by `tag`: as bfloat16 where the processor multiplies that, else as float32."""
         return BFLOAT16 if BFLOAT16_PRODUCTS and self.weight_tag is not _F32 and tag is BFLOAT16 else _F32
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """x: (M, I), rows may be strided. Returns (M, O) in x's dtype, in `out` where that is given."""
         tag = tag_of(x)
-        if self._panels is not None and tag is not None:
+        if self._panels is not None and tag is not None and (tag is BFLOAT16 or not self._in_tiles):
             return self._from_panels(x, out, tag)
         y = F.linear(x, self._unpacked().to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
         return y if out is None else out.copy_(y)
@@ -294,7 +303,9 @@ class PackedLinear:
         if self.quantization == "int4":
             self._panels, self.weight_tag = pack_int4(*quantize_int4(weight)), _INT4
         elif self.dtype == torch.bfloat16:
-            self._panels, self.weight_tag = pack_pairs(weight), BFLOAT16
+            self._in_tiles = AMX and self.in_features % INPUTS == 0
+            self._panels = amx_linear.pack_tiles(weight) if self._in_tiles else pack_pairs(weight)
+            self.weight_tag = BFLOAT16
         elif self.dtype == torch.float32:
             self._panels = pack_rows(weight)
         else:
@@ -321,6 +332,8 @@ class PackedLinear:
         if self.quantization is not None:
             eye = torch.eye(self.in_features)
             return (self._from_panels(eye, None, _F32) - self._bias[: self.out_features]).T
+        if self._in_tiles:
+            return amx_linear.unpack_tiles(self._panels)[: self.out_features]
         outputs_first = self._panels.transpose(1, 2)  # (panels, 16, I') or (panels, 16, I' / 2, 2)
         flat = outputs_first.reshape(-1, outputs_first[0, 0].numel())
         return flat[: self.out_features, : self.in_features]

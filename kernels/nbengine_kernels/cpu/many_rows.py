@@ -53,7 +53,7 @@ def _scores(
     tag: Any, room: Any, s: Any,
 ) -> None:  # fmt: skip
     """s[j, r] = key first + j . query r, for j < count made a multiple of TALL."""
-    if by_tiles(tag, tag) and dim % INPUTS == 0:
+    if by_tiles(tag) and dim % INPUTS == 0:
         for j in range(0, count, tiles.KEYS):
             n = min(np.int64(tiles.KEYS), count - j)
             keys = dense(cache, stride, head, table, first + j, n, bs, dim, tag, room)
@@ -86,7 +86,7 @@ def _add_values(
             values = dense(cache, stride, head, table, first + j, n, bs, dim, tag, room)
             for i in range(0, n, 2):  # beyond the last, whose weight is 0, anything finite
                 tiles.pair_up(values + i * step, values + min(i + 1, n - 1) * step, paired + (j + i) // 2 * dim * 4, dim)
-        if by_tiles(tag, tag) and dim % INPUTS == 0:
+        if by_tiles(tag) and dim % INPUTS == 0:
             amx_attention.add_values(paired, dim, s, count, o, vectors)
             return
         for d in range(0, dim, TALL):
@@ -183,7 +183,7 @@ def attend_many(
     for d in range(dim):
         for c in range(0, columns, _LANES):
             v.store(down, d * COLUMNS + c, v.splat(_ZERO), _F32)
-    if by_tiles(tag, tag):
+    if by_tiles(tag):
         shape_tiles(np.int64(ROWS))
     begin = np.int64(0)
     if window > 0:
@@ -202,7 +202,7 @@ def attend_many(
         ask(value_cache, value_stride, head, table, begin + TILE_KEYS, TILE_KEYS, end, bs, dim, tag)
         _add_values(s, vectors, dim, value_cache, value_stride, head, table, begin, count, bs, tag, room, paired, down)
         begin += count
-    if by_tiles(tag, tag):
+    if by_tiles(tag):
         free_tiles()
     for r in range(0, columns, 8):
         for d in range(0, dim, 8):
