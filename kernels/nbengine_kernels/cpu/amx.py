@@ -20,10 +20,11 @@ from nbengine_kernels.cpu.runtime import AMX
 ROWS, INPUTS, OUTPUTS = 16, 32, 16
 TILE_BYTES = 64  # of a row
 _SUMS, _LEFT, _RIGHT = (0, 1, 2, 3), (4, 5), (6, 7)  # the eight tiles
-_POINTER = I8.as_pointer()
+POINTER = I8.as_pointer()
 
 
-def _call(b: Any, name: str, *args: Any) -> None:
+def call(b: Any, name: str, *args: Any) -> None:
+    """An instruction, by LLVM's name; tiles are told by their numbers, as I8."""
     kind = llvm.FunctionType(llvm.VoidType(), [arg.type for arg in args])
     b.call(get_or_insert_function(b.module, kind, f"llvm.x86.{name}"), args)
 
@@ -38,20 +39,25 @@ def by_tiles(typingctx: Any, tag: Any) -> Any:
     return types.boolean(tag), codegen
 
 
+def write_shapes(b: Any, shapes: Sequence[tuple[Any, Any]]) -> None:
+    """Code to give this thread's tiles their rows and bytes a row, each an i64 value."""
+    memory = alloca_once(b, llvm.ArrayType(I8, 64))
+    b.store(llvm.Constant(memory.type.pointee, None), memory)
+    config = b.bitcast(memory, POINTER)
+    b.store(I8(1), config)
+    for tile, (rows, nbytes) in enumerate(shapes):
+        b.store(b.trunc(nbytes, I16), b.bitcast(b.gep(config, [I64(16 + 2 * tile)]), I16.as_pointer()))
+        b.store(b.trunc(rows, I8), b.gep(config, [I64(48 + tile)]))
+    call(b, "ldtilecfg", config)
+
+
 @intrinsic
 def shape_tiles(typingctx: Any, rows: Any) -> Any:
-    """Give this thread's tiles so many rows, at most ROWS; those of B always have all."""
+    """Shape tiles for `write_product`: so many rows of A and C, at most ROWS."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         if AMX:
-            memory = alloca_once(b, llvm.ArrayType(I8, 64))
-            b.store(llvm.Constant(memory.type.pointee, None), memory)
-            config, rows = b.bitcast(memory, _POINTER), b.trunc(args[0], I8)
-            b.store(I8(1), config)
-            for tile in (*_SUMS, *_LEFT, *_RIGHT):
-                b.store(I16(TILE_BYTES), b.bitcast(b.gep(config, [I64(16 + 2 * tile)]), I16.as_pointer()))
-                b.store(I8(ROWS) if tile in _RIGHT else rows, b.gep(config, [I64(48 + tile)]))
-            _call(b, "ldtilecfg", config)
+            write_shapes(b, [(I64(ROWS) if tile in _RIGHT else args[0], I64(TILE_BYTES)) for tile in range(8)])
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
@@ -63,7 +69,7 @@ def free_tiles(typingctx: Any) -> Any:
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         if AMX:
-            _call(b, "tilerelease")
+            call(b, "tilerelease")
         return context.get_dummy_value()
 
     return types.void(), codegen
@@ -73,7 +79,7 @@ def pointer(b: Any, address: Any, *offsets: Any) -> Any:
     """A pointer so many bytes behind an address."""
     for offset in offsets:
         address = b.add(address, I64(offset) if isinstance(offset, int) else offset)
-    return b.inttoptr(address, _POINTER)
+    return b.inttoptr(address, POINTER)
 
 
 def write_product(
@@ -87,23 +93,23 @@ def write_product(
     places = [pointer(b, outs[r], n * TILE_BYTES) for r, n in sums]
     for tile, place in zip(_SUMS, places):
         if add:
-            _call(b, "tileloadd64", I8(tile), place, I64(out_stride))
+            call(b, "tileloadd64", I8(tile), place, I64(out_stride))
         else:
-            _call(b, "tilezero", I8(tile))
+            call(b, "tilezero", I8(tile))
 
     def step(i: Any, state: list[Any]) -> list[Any]:
         if beside is not None:
             beside(i)
         for tile, left in zip(_LEFT, lefts):
-            _call(b, "tileloadd64", I8(tile), pointer(b, left, b.mul(i, I64(2 * INPUTS))), left_stride)
+            call(b, "tileloadd64", I8(tile), pointer(b, left, b.mul(i, I64(2 * INPUTS))), left_stride)
         first = b.mul(i, I64(INPUTS // 2 * right_stride))
         for n, right in enumerate(rights):
             theirs = _RIGHT[n % len(_RIGHT)]
-            _call(b, "tileloadd64", I8(theirs), pointer(b, right, first), I64(right_stride))
+            call(b, "tileloadd64", I8(theirs), pointer(b, right, first), I64(right_stride))
             for r in range(len(lefts)):
-                _call(b, "tdpbf16ps", I8(_SUMS[sums.index((r, n))]), I8(_LEFT[r]), I8(theirs))
+                call(b, "tdpbf16ps", I8(_SUMS[sums.index((r, n))]), I8(_LEFT[r]), I8(theirs))
         return []
 
     _loop(b, steps, [], step)
     for tile, place in zip(_SUMS, places):
-        _call(b, "tilestored64", I8(tile), place, I64(out_stride))
+        call(b, "tilestored64", I8(tile), place, I64(out_stride))

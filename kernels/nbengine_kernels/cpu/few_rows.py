@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from nbengine_kernels.cpu import ir, row_tiles, tiles
+from nbengine_kernels.cpu import amx_few_rows, ir, row_tiles, tiles
 from nbengine_kernels.cpu import vectors as v
+from nbengine_kernels.cpu.amx import INPUTS, by_tiles, free_tiles
 from nbengine_kernels.cpu.blocks import TILE_KEYS, dense, place_of
 from nbengine_kernels.cpu.mathematics import LOOSE, tanh
 from nbengine_kernels.cpu.runtime import FLOAT32
@@ -116,6 +117,14 @@ def attend_few(
     """
     s, room = memory, memory + heads * rows * TILE_KEYS * 4
     aligned, block_bytes = bs % tiles.KEYS == 0, bs * dim * ir.size(tag)
+    whole = by_tiles(tag) and aligned and dim % INPUTS == 0
+    paired_bytes, turned_bytes = INPUTS // 2 * dim * 4, amx_few_rows.columns_of(rows) * dim * 2  # of a head, if whole
+    paired, turned, after = room, room + heads * paired_bytes, room + TILE_KEYS * dim * 4
+    if whole:
+        after = turned + heads * turned_bytes + 64
+        amx_few_rows.shape_few(rows, amx_few_rows.columns_of(rows))
+        for h in range(heads):
+            amx_few_rows.turn_few(q + h * rows * dim * 4, rows, dim, turned + h * turned_bytes)
     begin = start
     if window > 0:
         seen = max(0, first_position - window + 1)
@@ -132,13 +141,14 @@ def attend_few(
             if j + tiles.KEYS < count:
                 ahead = place_of(key_cache, key_stride, head, table, begin + j + tiles.KEYS, bs, dim, tag)
             for h in range(heads):
-                mine = keys + h * block_bytes
+                mine, to = keys + h * block_bytes, s + (h * rows * TILE_KEYS + j) * 4
+                if whole:
+                    ir.prefetch(ahead + h * block_bytes, n * dim * ir.size(tag))
+                    amx_few_rows.score_keys(turned + h * turned_bytes, rows, dim, mine, to, after)
+                    continue
                 if not aligned:
                     mine = dense(key_cache, key_stride, head + h, table, begin + j, n, bs, dim, tag, room)
-                to = s + (h * rows * TILE_KEYS + j) * 4
-                _scores(
-                    q + h * rows * dim * 4, rows, dim, mine, tag, to, ahead + h * block_bytes, room + TILE_KEYS * dim * 4
-                )
+                _scores(q + h * rows * dim * 4, rows, dim, mine, tag, to, ahead + h * block_bytes, after)
         for h in range(heads):
             scores, row = s + h * rows * TILE_KEYS * 4, h * rows * 4
             at = o + row * dim
@@ -154,15 +164,25 @@ def attend_few(
             elif first < last:
                 ahead = place_of(key_cache, key_stride, following_head, following, first, bs, dim, tag)
             for h in range(heads):
-                mine = values + h * block_bytes
+                mine, weights = values + h * block_bytes, s + h * rows * TILE_KEYS * 4
+                to = o + h * rows * dim * 4
+                if whole:
+                    ir.prefetch(ahead + h * block_bytes, n * dim * ir.size(tag))
+                    here = paired + h * paired_bytes
+                    amx_few_rows.pair_values(mine, n, dim, here, j % INPUTS // 2, j + tiles.KEYS >= count)
+                    if j % INPUTS > 0 or j + tiles.KEYS >= count:
+                        amx_few_rows.add_values(weights + j // INPUTS * INPUTS * 2, here, dim, to)
+                    continue
                 if not aligned:
                     mine = dense(value_cache, value_stride, head + h, table, begin + j, n, bs, dim, tag, room)
-                weights = s + h * rows * TILE_KEYS * 4 + j * ir.size(ir.factor_tag(tag))
-                _add_values(weights, rows, dim, mine, n, tag, o + h * rows * dim * 4, ahead + h * block_bytes)
+                weights += j * ir.size(ir.factor_tag(tag))
+                _add_values(weights, rows, dim, mine, n, tag, to, ahead + h * block_bytes)
         begin += count
+    if whole:
+        free_tiles()
 
 
 @njit(cache=True, error_model="numpy")
 def few_rows_floats(rows: Any, dim: Any) -> Any:
     """How much memory `attend_few` needs for heads * rows."""
-    return rows * TILE_KEYS + TILE_KEYS * dim + 3 * ir.LANES**2
+    return rows * (TILE_KEYS + 3 * dim) + TILE_KEYS * dim + 3 * ir.LANES**2

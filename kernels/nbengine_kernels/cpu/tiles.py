@@ -130,6 +130,16 @@ KEYS = 16 if AVX512 else 8
 """Keys that are taken at a time: a register's lanes."""
 
 
+def turn_index(b: Any, v: list[Any], bits: int) -> list[Any]:
+    """The elements of vectors, with the bits of each one's index turned left by some: a perfect shuffle for each."""
+    half, lanes = len(v) // 2, v[0].type.count
+    kind = ir.VectorType(I32, lanes)
+    low, high = (kind([lane // 2 + first + lane % 2 * lanes for lane in range(lanes)]) for first in (0, lanes // 2))
+    for _ in range(bits):
+        v = [b.shuffle_vector(x, y, mask) for x, y in zip(v[:half], v[half:]) for mask in (low, high)]
+    return v
+
+
 def _make_transpose(n: int) -> Any:
     """T[j, i] = S[i, j] for a square of n by n; S by its tag, T float32; strides in elements."""
 
@@ -140,10 +150,7 @@ def _make_transpose(n: int) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             source, lds, _, target, ldt = args
             v = [_load_vector(b, _at(b, source, b.mul(lds, I64(r)), element), tag, n) for r in range(n)]
-            kind = ir.VectorType(I32, n)
-            low, high = (kind([lane // 2 + first + lane % 2 * n for lane in range(n)]) for first in (0, n // 2))
-            for _stage in range(n.bit_length() - 1):  # a perfect shuffle of n * n elements, one bit of the index at a time
-                v = [b.shuffle_vector(x, y, mask) for x, y in zip(v[: n // 2], v[n // 2 :]) for mask in (low, high)]
+            v = turn_index(b, v, n.bit_length() - 1)
             for r in range(n):
                 _store_vector(b, v[r], _at(b, target, b.mul(ldt, I64(r)), F32))
             return context.get_dummy_value()
