@@ -129,7 +129,11 @@ def _weigh(s: Any, count: Any, columns: Any, scale: Any, tag: Any, o: Any, dim: 
     for c in range(0, columns, _LANES):
         here, before = s + c * 4, v.load(tops, c, _F32)
         highest = v.load(here, 0, _F32)
-        for j in range(1, count):
+        for j in range(0, count - 3, 4):  # four at a time, for each waits for the one before
+            one = v.maximum(v.load(here, j * COLUMNS, _F32), v.load(here, (j + 1) * COLUMNS, _F32))
+            two = v.maximum(v.load(here, (j + 2) * COLUMNS, _F32), v.load(here, (j + 3) * COLUMNS, _F32))
+            highest = v.maximum(highest, v.maximum(one, two))
+        for j in range(count // 4 * 4, count):
             highest = v.maximum(highest, v.load(here, j * COLUMNS, _F32))
         top = v.maximum(before, highest * by)
         down, total = zero - top, zero
@@ -143,7 +147,7 @@ def _weigh(s: Any, count: Any, columns: Any, scale: Any, tag: Any, o: Any, dim: 
             else:
                 v.store(here, j * COLUMNS, weight, _F32)
                 v.store(here, (j + 1) * COLUMNS, other, _F32)
-            total = total + weight + other
+            total = total + (weight + other)
         if v.any_less(before, top):
             shrink = v.exp2(before - top)
             total = total + v.load(sums, c, _F32) * shrink

@@ -17,6 +17,7 @@ from numba.extending import intrinsic, overload, register_model
 
 from nbengine_kernels.cpu import ir
 from nbengine_kernels.cpu.ir import F32, I16, I32, LANES
+from nbengine_kernels.cpu.runtime import AVX512, BFLOAT16_PRODUCTS
 
 
 class _Vector(types.Type):  # type: ignore[misc]
@@ -115,9 +116,18 @@ def store_pairs(typingctx: Any, base: Any, index: Any, first: Any, second: Any) 
     """Put two vectors as LANES pairs of bfloat16, side by side, from pair `index` on."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        low, high = (ir._bf16_bits(b, x, LANES) for x in args[2:])
-        both = b.or_(low, b.shl(high, _BITS([16] * LANES)))
-        b.store(both, b.bitcast(ir._at(b, args[0], args[1], I32), _BITS.as_pointer()), align=4)
+        place = b.bitcast(ir._at(b, args[0], args[1], I32), _BITS.as_pointer())
+        if BFLOAT16_PRODUCTS:  # then one instruction rounds both, and one shuffle brings them side by side
+            wide = llvm.VectorType(ir._BFloat(), 2 * LANES)
+            kind = llvm.FunctionType(wide, [_KIND, _KIND])
+            narrow = get_or_insert_function(b.module, kind, "llvm.x86.avx512bf16.cvtne2ps2bf16.512")
+            halves = b.bitcast(b.call(narrow, [args[3], args[2]]), llvm.VectorType(I16, 2 * LANES))
+            order = llvm.VectorType(I32, 2 * LANES)([lane // 2 + lane % 2 * LANES for lane in range(2 * LANES)])
+            both = b.bitcast(b.shuffle_vector(halves, halves, order), _BITS)
+        else:
+            low, high = (ir._bf16_bits(b, x, LANES) for x in args[2:])
+            both = b.or_(low, b.shl(high, _BITS([16] * LANES)))
+        b.store(both, place, align=4)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, VECTOR, VECTOR), codegen
@@ -212,20 +222,23 @@ def total(typingctx: Any, value: Any) -> Any:
 
 def write_exp2(b: Any, x: Any) -> Any:
     """See `exp2`."""
-    tiny = b.fcmp_ordered("<", x, _number(-126.0))
     x = b.select(b.fcmp_ordered("<", x, _number(127.0)), x, _number(127.0))
     n = _call(b, "rint", x)
     r, p = b.fsub(x, n), _number(_EXP2[0])
     for c in _EXP2[1:]:
         p = ir._fma(b, p, r, _number(c))
+    if AVX512:  # has one instruction for what follows
+        kind = llvm.FunctionType(_KIND, [_KIND, _KIND, _KIND, I16, I32])
+        scale = get_or_insert_function(b.module, kind, "llvm.x86.avx512.mask.scalef.ps.512")
+        return b.call(scale, [p, n, p, I16(-1), I32(4)])
     exponent = b.shl(b.fptosi(n, _BITS), _BITS([23] * LANES))
     power = b.bitcast(b.add(b.bitcast(p, _BITS), exponent), _KIND)
-    return b.select(tiny, _number(0.0), power)
+    return b.select(b.fcmp_ordered("<", x, _number(-126.0)), _number(0.0), power)
 
 
 @intrinsic
 def exp2(typingctx: Any, value: Any) -> Any:
-    """2**x within 3e-7 relative; 0 below 2**-126, and x is held below 127.
+    """2**x within 3e-7 relative; below 2**-126 as near as float32 gets, or 0; x is held below 127.
 
     x = n + r with |r| <= 1/2; 2**r by a polynomial (least squares at Chebyshev's points), 2**n by adding n to the exponent.
     """
