@@ -179,7 +179,8 @@ def main() -> None:
     }
     if args.save:
         (HERE / "results").mkdir(exist_ok=True)
-        name = f"engines-{args.dtype}-{'-'.join(args.workloads)}-{report['date']}.json"  # one run, one file
+        widest = processor().rstrip(")").split()[-1]
+        name = f"engines-{args.dtype}-{'-'.join(args.workloads)}-{widest}-{report['date']}.json"  # one run, one file
         target = HERE / "results" / name
         target.write_text(json.dumps(report, indent=1) + "\n")
         print(f"Wrote {target}")

@@ -1,7 +1,7 @@
 """Attention of a piece of few rows (decode), straight from the cache: dot products of keys and rows, then sums of values.
 
 That is bound by memory, so a thread takes all KV heads of a block, which lie together, reads them in order, and asks for a
-line of the next block with each that it uses.
+line of the next block with each that it uses. Where the processor has tiles they do the products: see `amx_few_rows`.
 """
 
 from typing import Any

@@ -1,7 +1,8 @@
 """Linear layers, packed once into panels (see `panels`), multiplied by one kernel for every row count.
 
-For one row the kernel reads the weight once, in order, at memory speed. With more, a tile takes up to `HEIGHTS[0]` rows at a
-time through a panel, and the rows come in blocks that stay in the cache while panel after panel passes.
+For one row the kernel reads the weight once, in order, at memory speed. With more, a tile takes up to `TALLEST` rows at a
+time through a panel, and the rows come in blocks that stay in the cache while panel after panel passes. Tiles are of
+registers (`panels`), or, of bfloat16 where the processor has them, its own (`amx_linear`).
 """
 
 from typing import Any, Literal

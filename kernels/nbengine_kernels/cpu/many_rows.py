@@ -3,7 +3,7 @@
 Scores are computed the other way round, S^T = K Q^T and O^T = V^T P^T, so that the rows of a piece lie side by side in a
 vector: keys and values are taken as they lie in the cache, only the queries are transposed, once a piece, and the running
 maxima and sums of the softmax are vectors, too. Both products are in bfloat16 where the processor multiplies it and the
-cache holds it; then weights are rounded to it. Else they are in float32.
+cache holds it, by its own tiles if it has some (`amx_attention`); then weights are rounded to it. Else they are in float32.
 """
 
 from typing import Any

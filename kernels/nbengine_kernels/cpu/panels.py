@@ -12,8 +12,10 @@ uint8      [I / 32] groups: [2][WIDTH] bfloat16, scale and offset; [4][WIDTH] wo
            bits, input 2k in nibble k and input 2k + 1 in nibble k + 4
 =========  ========================================================================================
 
-I is padded to an even number. An element's sum runs over the inputs in order in one accumulator (int4: one a group, and one
-over the groups), whatever the tile's height, so a row's result does not depend on how many others are computed with it.
+I is padded to an even number. Where the processor has tiles of its own, bfloat16 lies in those instead (`amx_linear`).
+
+An element's sum runs over the inputs in order in one accumulator (int4: one a group, and one over the groups), whatever the
+tile's height, so a row's result does not depend on how many others are computed with it.
 
 A tile's accumulators must fit the registers and be enough to keep the multipliers busy: on AVX-512 up to 6 rows by 4
 vectors of 16 (24 of 32 registers), on AVX2 4 rows by one of 16 (8 of 16). Where the processor multiplies bfloat16 itself,
