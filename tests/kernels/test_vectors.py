@@ -29,6 +29,21 @@ def test_powers_of_two() -> None:
 
 
 @njit(error_model="numpy")
+def _sigmoid(x: Any, y: Any, n: Any) -> None:
+    for i in range(0, n, LANES):
+        v.store(y, i, v.sigmoid(v.load(x, i, FLOAT32)), FLOAT32)
+
+
+def test_sigmoid() -> None:
+    x = np.concatenate([np.linspace(-87, 87, 1000 * LANES - 4), [-1e30, 1e30, -np.inf, np.inf]]).astype(np.float32)
+    y = np.zeros_like(x)
+    _sigmoid(x.ctypes.data, y.ctypes.data, len(x))
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(y[:-4], 1 / (1 + np.exp(-wide[:-4])), rtol=1e-5)
+    np.testing.assert_allclose(y[-4:], [0, 1, 0, 1], atol=1e-37)
+
+
+@njit(error_model="numpy")
 def _sum_some(x: Any, y: Any, count: Any, tag: Any) -> Any:
     value = v.load_some(x, 0, count, tag)
     v.store_some(y, 0, value + value, count, tag)
