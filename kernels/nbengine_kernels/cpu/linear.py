@@ -68,7 +68,7 @@ def _multiply_panels(
         amx_linear.multiply_by_tiles(matrix, first, last, after, a, lda, begin, end, y, y_stride, tag)
         return
     pairs, size, groups, y_bytes = (matrix.inputs + 1) // 2, matrix.panel_bytes, matrix.groups, ir.size(tag)
-    passes, slow = (end - begin + TALLEST - 1) // TALLEST, np.int64(0)
+    passes, slow = (end - begin + HEIGHTS[0] - 1) // HEIGHTS[0], np.int64(0)
     while 2 << slow <= passes:
         slow += 1
     p = first
