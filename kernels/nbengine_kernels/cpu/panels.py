@@ -35,7 +35,7 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from nbengine_kernels.cpu import ir
-from nbengine_kernels.cpu.runtime import AVX512
+from nbengine_kernels.cpu.runtime import AVX512, STREAMS_BY
 from nbengine_kernels.quantization import INT4_GROUP
 
 HEIGHTS = (6, 4, 2, 1) if AVX512 else (4, 2, 1)
@@ -164,7 +164,7 @@ class _Tile:
         b = self.b
         further = b.add(self.ahead, b.lshr(b.mul(read, _I64(self.panels)), self.slow))
         for line in range(0, following * self.panels, ir.CACHE_LINE):
-            ir.prefetch_line(b, b.inttoptr(b.add(further, _I64(line)), _I8.as_pointer()), once=self.once)
+            ir.prefetch_line(b, b.inttoptr(b.add(further, _I64(line)), _I8.as_pointer()), once=self.once, level=1 if STREAMS_BY else 2)
 
     def _add_step(self, i: Any, offset: Any, places: list[Any], state: list[Any]) -> list[Any]:
         """Add the products of step i, whose weights lie `offset` bytes behind each panel's start."""
