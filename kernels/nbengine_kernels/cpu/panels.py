@@ -163,8 +163,9 @@ class _Tile:
         """Ask for what will be read next, as far on as this product is: `read` bytes, and now the `following` ones."""
         b = self.b
         further = b.add(self.ahead, b.lshr(b.mul(read, _I64(self.panels)), self.slow))
+        level = 1 if STREAMS_BY else 2  # Intel's first-level cache would have no room
         for line in range(0, following * self.panels, ir.CACHE_LINE):
-            ir.prefetch_line(b, b.inttoptr(b.add(further, _I64(line)), _I8.as_pointer()), once=self.once, level=1 if STREAMS_BY else 2)
+            ir.prefetch_line(b, b.inttoptr(b.add(further, _I64(line)), _I8.as_pointer()), once=self.once, level=level)
 
     def _add_step(self, i: Any, offset: Any, places: list[Any], state: list[Any]) -> list[Any]:
         """Add the products of step i, whose weights lie `offset` bytes behind each panel's start."""
