@@ -7,6 +7,7 @@ it marks widget messages as JupyterLab does on kernels that have subshells.
 from __future__ import annotations
 
 import ast
+import contextlib
 import queue
 import struct
 import time
@@ -20,6 +21,7 @@ from nbengine.observe.view import EngineView
 
 HELLOS = 10
 HELLO_S = 0.3
+SILENCE_S = 5.0
 
 
 class FrontEnd:
@@ -111,16 +113,31 @@ class FrontEnd:
 
     def listen(self, seconds: float, enough: Callable[[], bool] = lambda: False) -> bool:
         """Take what the kernel publishes, for so long or until it is enough; whether it was."""
-        end = time.monotonic() + seconds
+        heard = time.monotonic()
+        end = heard + seconds
         while not enough():
             left = end - time.monotonic()
             if left <= 0:
                 return False
             try:
                 self._take(self.client.get_iopub_msg(timeout=min(left, 0.1)))
+                heard = time.monotonic()
             except queue.Empty:
-                continue
+                if time.monotonic() > heard + SILENCE_S:
+                    self._nudge()
+                    heard = time.monotonic()
         return True
+
+    def _nudge(self) -> None:
+        """Connect once more. ipykernel 7.0 to 7.3 overlook a request that comes while they answer another (ipykernel#1554):
+        it lies there until another connection is made, as JupyterLab's are."""
+        other = BlockingKernelClient()
+        other.load_connection_info(self.client.get_connection_info())
+        other.start_channels(iopub=False, stdin=False, hb=False, control=False)
+        other.kernel_info()
+        with contextlib.suppress(queue.Empty):
+            other.get_shell_msg(timeout=1)
+        other.stop_channels()
 
     def _take(self, message: dict[str, Any]) -> None:
         kind, content = message["msg_type"], message["content"]
