@@ -1,5 +1,7 @@
 """What runs by the processor's tiles where it has them, and otherwise must come out the same: every shape that cuts them."""
 
+from typing import Any
+
 import pytest
 import torch
 from nbengine_kernels import cpu, reference
@@ -31,6 +33,22 @@ def test_every_cut_of_rows(rows: int, inputs: int, outputs: int) -> None:
     chosen = torch.randint(outputs, (rows,))
     assert torch.equal(layer.take_rows(chosen), weight[chosen])
     torch.testing.assert_close(layer(x.float()).double(), exact, rtol=1e-4, atol=1e-3)  # rows of another type
+
+
+@pytest.mark.parametrize("rows", [1, 16, 17, 33, 129])
+@pytest.mark.parametrize(("inputs", "outputs"), [(32, 64), (96, 100), (576, 33)])
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_every_cut_of_rows_of_codes(rows: int, inputs: int, outputs: int, quantization: Any) -> None:
+    torch.manual_seed(rows)
+    weight, bias = torch.randn(outputs, inputs).to(torch.bfloat16), torch.randn(outputs).to(torch.bfloat16)
+    x = torch.randn(rows, inputs).to(torch.bfloat16)
+    layer = cpu.PackedLinear(weight, bias, quantization=quantization)
+    plain = reference.PackedLinear(weight.double(), quantization=quantization).weight
+    y, exact = layer(x), x.double() @ plain.double().T + bias.double()
+    allowed = 2**-7 * (x.double() ** 2 @ plain.double().T ** 2).sqrt() + 2**-8 * exact.abs() + 1e-3
+    assert ((y.double() - exact).abs() <= allowed).all()
+    for r in {0, rows // 2, rows - 1}:
+        assert torch.equal(layer(x[r : r + 1]), y[r : r + 1])
 
 
 @pytest.mark.parametrize("heads", [(1, 1), (4, 2), (5, 1), (8, 1), (14, 2)])

@@ -19,6 +19,7 @@ from nbengine_kernels.cpu.runtime import AMX
 
 ROWS, INPUTS, OUTPUTS = 16, 32, 16
 TILE_BYTES = 64  # of a row
+TILE = ROWS * TILE_BYTES  # bytes of a whole one
 _SUMS, _LEFT, _RIGHT = (0, 1, 2, 3), (4, 5), (6, 7)  # the eight tiles
 POINTER = I8.as_pointer()
 
@@ -84,11 +85,12 @@ def pointer(b: Any, address: Any, *offsets: Any) -> Any:
 
 def write_product(
     b: Any, steps: Any, lefts: Sequence[Any], left_stride: Any, rights: Sequence[Any], right_stride: int,
-    outs: Sequence[Any], out_stride: int, *, add: bool, beside: Callable[[Any], None] | None = None,
+    outs: Sequence[Any], out_stride: int, *, add: bool, beside: Callable[[Any], None] | None = None, ring: int = -1,
 ) -> None:  # fmt: skip
     """Code for C (+)= A[:, 0 : INPUTS * steps] @ B, with the rows of A at one or two addresses and those of C at `outs`; B
     in columns of OUTPUTS, at `rights`, and C in such columns side by side. Strides are in bytes, B's from pair to pair.
-    beside: what else is done with each step, whose number it is given."""
+    beside: what else is done with each step, whose number it is given. ring: of a step's number, the bits by which B is
+    found, where that holds but the last few steps."""
     sums = [(r, n) for r in range(len(lefts)) for n in range(len(rights))]
     places = [pointer(b, outs[r], n * TILE_BYTES) for r, n in sums]
     for tile, place in zip(_SUMS, places):
@@ -102,7 +104,7 @@ def write_product(
             beside(i)
         for tile, left in zip(_LEFT, lefts):
             call(b, "tileloadd64", I8(tile), pointer(b, left, b.mul(i, I64(2 * INPUTS))), left_stride)
-        first = b.mul(i, I64(INPUTS // 2 * right_stride))
+        first = b.mul(b.and_(i, I64(ring)), I64(INPUTS // 2 * right_stride))
         for n, right in enumerate(rights):
             theirs = _RIGHT[n % len(_RIGHT)]
             call(b, "tileloadd64", I8(theirs), pointer(b, right, first), I64(right_stride))

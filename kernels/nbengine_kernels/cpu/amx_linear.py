@@ -1,7 +1,8 @@
 """Products with panels by the processor's tiles (see `amx`), of bfloat16 rows and weights, for every row count.
 
 A panel of 64 outputs is four columns of B tiles, each from the first input to the last. Two tiles of rows by two of outputs
-use what they load twice; up to 16 rows, a decode step's, take all four columns at once.
+use what they load twice; up to 16 rows, a decode step's, take all four columns at once. Panels of codes are turned into
+such tiles on the way (`amx_codes`): whole, or for few rows a step ahead of its product, so that the two take turns.
 """
 
 from typing import Any
@@ -14,14 +15,15 @@ from torch import Tensor
 
 from nbengine_kernels.cpu import ir
 from nbengine_kernels.cpu import vectors as v
-from nbengine_kernels.cpu.amx import INPUTS, OUTPUTS, ROWS, free_tiles, pointer, shape_tiles, write_product
+from nbengine_kernels.cpu.amx import INPUTS, OUTPUTS, ROWS, TILE, free_tiles, pointer, shape_tiles, write_product
+from nbengine_kernels.cpu.amx_codes import is_codes, turn_panel, write_step
 from nbengine_kernels.cpu.ir import CACHE_LINE, I64
 from nbengine_kernels.cpu.runtime import AMX, FLOAT32
 
 TALLEST = 2 * ROWS
 WIDTH = 64  # outputs of a panel
-TILE = INPUTS * OUTPUTS * 2  # bytes
 _COLUMNS = WIDTH // OUTPUTS
+_RING, _EARLY = 4, 2  # steps that are kept of codes, and how long before its product one is turned
 _F32, _LANES = FLOAT32, ir.LANES
 
 
@@ -37,6 +39,27 @@ def unpack_tiles(panels: Tensor) -> Tensor:
     return panels.permute(0, 1, 4, 2, 3, 5).reshape(-1, panels.shape[2] * INPUTS)
 
 
+def _ask(b: Any, ahead: Any, lines: Any, i: Any) -> None:
+    """Code to ask for `lines` cache lines, those of step i."""
+
+    def line(n: Any, state: list[Any]) -> list[Any]:
+        ir.prefetch_line(b, pointer(b, ahead, b.mul(b.add(start, n), I64(CACHE_LINE))), level=2)
+        return []
+
+    start = b.mul(i, lines)
+    ir._loop(b, lines, [], line)
+
+
+def _write(b: Any, rows: Any, a: Any, lda: Any, steps: Any, rights: list[Any], c: Any, beside: Any, ring: int = -1) -> None:
+    stride, out_stride = b.shl(lda, I64(1)), len(rights) * OUTPUTS * 4
+    lefts, outs = [a], [c]
+    if len(rights) == 2:  # the second tile's rows end with the last, and may repeat some of the first's
+        second = b.sub(rows, I64(ROWS))
+        lefts.append(b.add(a, b.mul(second, stride)))
+        outs.append(b.add(c, b.mul(second, I64(out_stride))))
+    write_product(b, steps, lefts, stride, rights, TILE // ROWS, outs, out_stride, add=False, beside=beside, ring=ring)
+
+
 def _make_add_up(columns: int) -> Any:
     """C[0:rows] = A[0:rows, 0 : 32 * steps] @ `columns` columns of tiles, `apart` bytes apart; lda in elements. rows: as
     many as `shape_tiles` was told, and beyond that, with two columns, up to TALLEST. With each step `lines` cache lines are
@@ -48,35 +71,47 @@ def _make_add_up(columns: int) -> Any:
     ) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             if AMX:
-                write(b, *args)
+                rows, a, lda, steps, panel, apart, c, ahead, lines = args
+                rights = [b.add(panel, b.mul(apart, I64(n))) for n in range(columns)]
+                _write(b, rows, a, lda, steps, rights, c, lambda i: _ask(b, ahead, lines, i))
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 9), codegen
-
-    def write(
-        b: Any, rows: Any, a: Any, lda: Any, steps: Any, panel: Any, apart: Any, c: Any, ahead: Any, lines: Any
-    ) -> None:
-        def ask(i: Any) -> None:
-            def line(n: Any, state: list[Any]) -> list[Any]:
-                ir.prefetch_line(b, pointer(b, ahead, b.mul(b.add(start, n), I64(CACHE_LINE))), level=2)
-                return []
-
-            start = b.mul(i, lines)
-            ir._loop(b, lines, [], line)
-
-        stride, out_stride = b.shl(lda, I64(1)), columns * OUTPUTS * 4
-        rights = [b.add(panel, b.mul(apart, I64(n))) for n in range(columns)]
-        lefts, outs = [a], [c]
-        if columns == 2:  # the second tile's rows end with the last, and may repeat some of the first's
-            second = b.sub(rows, I64(ROWS))
-            lefts.append(b.add(a, b.mul(second, stride)))
-            outs.append(b.add(c, b.mul(second, I64(out_stride))))
-        write_product(b, steps, lefts, stride, rights, TILE // ROWS, outs, out_stride, add=False, beside=ask)
 
     return add_up
 
 
 _add_up_few, _add_up = _make_add_up(_COLUMNS), _make_add_up(2)
+
+
+@intrinsic
+def _turn_and_add_up(
+    typingctx: Any, rows: Any, a: Any, lda: Any, steps: Any, panel: Any, room: Any, c: Any, ahead: Any, lines: Any, tag: Any
+) -> Any:
+    """As `_add_up_few`, of a panel of codes. room: for _RING steps' tiles."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        if not (AMX and is_codes(tag)):
+            return context.get_dummy_value()
+        rows, a, lda, steps, panel, room, c, ahead, lines, _ = args
+
+        def turn(i: Any) -> None:
+            """Steps that there are not: the last, once more."""
+            last = b.sub(steps, I64(1))
+            i = b.select(b.icmp_signed("<", i, last), i, last)
+            to = b.add(room, b.mul(b.and_(i, I64(_RING - 1)), I64(TILE)))
+            write_step(b, tag, panel, i, to, I64(_RING * TILE))
+
+        def beside(i: Any) -> None:
+            _ask(b, ahead, lines, i)
+            turn(b.add(i, I64(_EARLY)))
+
+        ir._loop(b, I64(_EARLY), [], lambda i, state: (turn(i), [])[1])
+        rights = [b.add(room, I64(n * _RING * TILE)) for n in range(_COLUMNS)]
+        _write(b, rows, a, lda, steps, rights, c, beside, ring=_RING - 1)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 9, tag), codegen
 
 
 @njit(cache=True, error_model="numpy")
@@ -99,25 +134,34 @@ def _put(c: Any, c_width: Any, rows: Any, width: Any, scale: Any, bias: Any, y: 
 
 @njit(cache=True, error_model="numpy")
 def multiply_by_tiles(
-    matrix: Any, first: Any, last: Any, after: Any, a: Any, lda: Any, start: Any, end: Any, y: Any, y_stride: Any, tag: Any
-) -> None:
+    matrix: Any, first: Any, last: Any, after: Any, a: Any, lda: Any, start: Any, end: Any, y: Any, y_stride: Any,
+    weight_tag: Any, tag: Any,
+) -> None:  # fmt: skip
     """As `linear._multiply_panels`: rows start..end of y, as far as panels first..last go."""
     size, rows, steps = matrix.panel_bytes, end - start, matrix.inputs // INPUTS
     apart, half = steps * TILE, np.int64(WIDTH // 2)
-    room = np.empty(max(rows, np.int64(ROWS)) * WIDTH + 16, dtype=np.float32)
-    c = (room.ctypes.data + 63) // 64 * 64
+    turned_bytes = np.int64(0) if ir.size(weight_tag) == 2 else _COLUMNS * TILE * max(steps, np.int64(_RING))
+    room = np.empty(max(rows, np.int64(ROWS)) * WIDTH + 32 + turned_bytes // 4, dtype=np.float32)
+    turned = (room.ctypes.data + 63) // 64 * 64
+    c = turned + turned_bytes
     passes = (rows + TALLEST - 1) // TALLEST
-    lines = (TILE * _COLUMNS // CACHE_LINE // 2 + passes - 1) // passes  # with each step of two columns
+    lines = ((size + CACHE_LINE - 1) // CACHE_LINE + 2 * steps * passes - 1) // (2 * steps * passes)  # with each step
     a, y = a + start * lda * 2, y + start * y_stride * ir.size(tag)
     shape_tiles(min(rows, np.int64(ROWS)))
     for p in range(first, last):
         panel, column = matrix.panels + p * size, p * WIDTH
         ahead = matrix.panels + (p + 1 if p + 1 < last else after) * size
         if rows <= ROWS:
-            _add_up_few(rows, a, lda, steps, panel, apart, c, ahead, 2 * lines)
+            if turned_bytes > 0:
+                _turn_and_add_up(rows, a, lda, steps, panel, turned, c, ahead, 2 * lines, weight_tag)
+            else:
+                _add_up_few(rows, a, lda, steps, panel, apart, c, ahead, 2 * lines)
             at, width = y + column * ir.size(tag), min(2 * half, matrix.outputs - column)
             _put(c, 2 * half, rows, width, matrix.scale + column * 4, matrix.bias + column * 4, at, y_stride, tag)
             continue
+        if turned_bytes > 0:
+            turn_panel(panel, steps, turned, weight_tag)
+            panel = turned
         for begin in range(column, min(matrix.outputs, column + WIDTH), half):
             for i in range(passes):
                 r = rows * i // passes

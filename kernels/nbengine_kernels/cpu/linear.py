@@ -14,7 +14,7 @@ from numba import njit, prange
 from torch import Tensor
 
 from nbengine_kernels.cpu import amx_linear, ir
-from nbengine_kernels.cpu.amx import INPUTS, OUTPUTS, by_tiles
+from nbengine_kernels.cpu.amx import INPUTS, OUTPUTS, TILE, by_tiles
 from nbengine_kernels.cpu.mathematics import LOOSE
 from nbengine_kernels.cpu.panels import (
     HEIGHTS,
@@ -45,9 +45,9 @@ def record(*names: str) -> np.dtype[Any]:
     return np.dtype([(name, np.int64) for name in names])
 
 
-MATRIX = record("panels", "panel_bytes", "groups", "scale", "bias", "inputs", "outputs", "unit", "in_tiles")
-"""Addresses and numbers of a packed matrix; groups: of int4, a row; unit: panels that a thread draws at a time; in_tiles:
-whether a panel is as `amx_linear` wants it."""
+MATRIX = record("panels", "panel_bytes", "groups", "scale", "bias", "inputs", "outputs", "unit", "by_tiles")
+"""Addresses and numbers of a packed matrix; groups: of int4, a row; unit: panels that a thread draws at a time; by_tiles:
+whether `amx_linear` multiplies rows of bfloat16, for which panels of bfloat16 lie as it wants them."""
 
 
 @njit(cache=True, error_model="numpy")
@@ -64,8 +64,8 @@ def _multiply_panels(
 ) -> None:  # fmt: skip
     """Rows begin..end of y, as far as panels first..last go. after: the panel that this thread will want next; one: whether
     y has but one row."""
-    if by_tiles(weight_tag) and matrix.in_tiles:
-        amx_linear.multiply_by_tiles(matrix, first, last, after, a, lda, begin, end, y, y_stride, tag)
+    if by_tiles(row_tag) and matrix.by_tiles:
+        amx_linear.multiply_by_tiles(matrix, first, last, after, a, lda, begin, end, y, y_stride, weight_tag, tag)
         return
     pairs, size, groups, y_bytes = (matrix.inputs + 1) // 2, matrix.panel_bytes, matrix.groups, ir.size(tag)
     passes, slow = (end - begin + HEIGHTS[0] - 1) // HEIGHTS[0], np.int64(0)
@@ -203,8 +203,8 @@ def _take_some(matrices: Any, indices: Any, rows: Any, weight_tag: Any, tag: Any
             continue
         panel, column = matrix.panels + index // WIDTH * matrix.panel_bytes, index % WIDTH
         target, scale = rows + r * matrix.inputs * ir.size(tag), ir.load(matrix.scale, index, _F32)
-        if matrix.in_tiles:
-            panel += column // OUTPUTS * (matrix.inputs // INPUTS) * amx_linear.TILE
+        if by_tiles(weight_tag) and matrix.by_tiles:
+            panel += column // OUTPUTS * (matrix.inputs // INPUTS) * TILE
             for i in range(matrix.inputs):
                 at = i // INPUTS * INPUTS * OUTPUTS + (i % INPUTS // 2 * OUTPUTS + column % OUTPUTS) * 2 + i % 2
                 ir.store(target, i, ir.load(panel, at, BFLOAT16), tag)
@@ -242,6 +242,7 @@ class PackedLinear:
         self._panels: Tensor | None = None
         self._plain: Tensor | None = None
         self.weight_tag: Any = _F32
+        self._by_tiles = AMX and self.in_features % INPUTS == 0
         self._in_tiles = False  # then only rows of bfloat16 are multiplied
         scale = self._pack(weight.detach())
         if self._panels is not None:
@@ -258,7 +259,7 @@ class PackedLinear:
                 self.in_features // INT4_GROUP if quantization == "int4" else 0,
                 self._scale.data_ptr(), self._bias.data_ptr(), self.in_features, self.out_features,
                 UNIT if self.out_features <= 4096 else 4 * UNIT,  # small matrices: fine shares; large ones: fewer draws
-                self._in_tiles,
+                self._by_tiles,
             )  # fmt: skip
 
     @property
@@ -304,7 +305,7 @@ class PackedLinear:
         if self.quantization == "int4":
             self._panels, self.weight_tag = pack_int4(*quantize_int4(weight)), _INT4
         elif self.dtype == torch.bfloat16:
-            self._in_tiles = AMX and self.in_features % INPUTS == 0
+            self._in_tiles = self._by_tiles
             self._panels = amx_linear.pack_tiles(weight) if self._in_tiles else pack_pairs(weight)
             self.weight_tag = BFLOAT16
         elif self.dtype == torch.float32:

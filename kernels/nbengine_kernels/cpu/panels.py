@@ -49,7 +49,7 @@ _STEP_BYTES = {types.float32: 8, types.uint16: 4, types.int8: 2, types.uint8: 4}
 _STEP_PAIRS = {types.float32: 1, types.uint16: 1, types.int8: 1, types.uint8: 4}
 _VECTOR_BYTES = {types.float32: 4 * LANES, types.uint16: 4 * LANES, types.int8: LANES, types.uint8: 4 * LANES}
 _STEPS_OF_GROUP = INT4_GROUP // 8
-_GROUP_HEAD = 2 * 2 * WIDTH  # bytes: a group's scales and offsets
+GROUP_HEAD = 2 * 2 * WIDTH  # bytes: a group's scales and offsets
 
 
 def _all(value: int) -> Any:
@@ -61,7 +61,7 @@ def _load(b: Any, address: Any, kind: Any, further: int = 0) -> Any:
     return b.load(b.bitcast(b.gep(address, [_I64(further)]), kind.as_pointer()), align=1)
 
 
-def _load_floats(b: Any, address: Any, tag: Any, k: int) -> tuple[Any, Any]:
+def load_floats(b: Any, address: Any, tag: Any, k: int) -> tuple[Any, Any]:
     """Pair k of a step, for LANES outputs: float32 weights of an even input and of the next; int4 codes stay 0..15."""
     if tag == types.float32:
         return _load(b, address, _floats), _load(b, address, _floats, 4 * WIDTH)
@@ -76,7 +76,7 @@ def _load_floats(b: Any, address: Any, tag: Any, k: int) -> tuple[Any, Any]:
     return b.sitofp(even, _floats), b.sitofp(odd, _floats)
 
 
-def _load_bfloats(b: Any, address: Any, tag: Any, k: int) -> Any:
+def load_bfloats(b: Any, address: Any, tag: Any, k: int) -> Any:
     """The same as bfloat16, the two inputs of each output side by side."""
     if tag == types.uint16:
         return _load(b, address, _bfloats)
@@ -88,7 +88,7 @@ def _load_bfloats(b: Any, address: Any, tag: Any, k: int) -> Any:
         )
         codes = b.lshr(_load(b, address, _words), _all(4 * k))
         return b.bitcast(b.call(look_up, [table, b.bitcast(codes, _shorts)]), _bfloats)
-    even, odd = (b.bitcast(x, _words) for x in _load_floats(b, address, tag, k))  # whole numbers: their low halves are zero
+    even, odd = (b.bitcast(x, _words) for x in load_floats(b, address, tag, k))  # whole numbers: their low halves are zero
     return b.bitcast(b.or_(b.lshr(even, _all(16)), odd), _bfloats)
 
 
@@ -126,7 +126,7 @@ class _Tile:
 
     def _sum_groups(self, places: list[Any], fetch: bool) -> list[Any]:
         """The same of int4: a group's sum of inputs times codes is scaled, its sum of inputs times the offset added."""
-        b, bytes_of_quarter = self.b, _GROUP_HEAD // _STEPS_OF_GROUP + self.step_bytes
+        b, bytes_of_quarter = self.b, GROUP_HEAD // _STEPS_OF_GROUP + self.step_bytes
         groups = b.sdiv(self.pairs, _I64(INT4_GROUP // 2))
 
         def group(g: Any, state: list[Any]) -> list[Any]:
@@ -136,7 +136,7 @@ class _Tile:
             def step(i: Any, partial: list[Any]) -> list[Any]:
                 if fetch:
                     self._fetch(b.add(begin, b.mul(i, _I64(bytes_of_quarter))), bytes_of_quarter)
-                offset = b.add(b.add(begin, _I64(_GROUP_HEAD)), b.mul(i, _I64(self.step_bytes)))
+                offset = b.add(b.add(begin, _I64(GROUP_HEAD)), b.mul(i, _I64(self.step_bytes)))
                 return self._add_step(b.add(first, i), offset, places, partial)
 
             partial = ir._loop(b, _I64(_STEPS_OF_GROUP), self._zeros(places), step)
@@ -180,7 +180,7 @@ class _Tile:
     def _add_bfloats(self, i: Any, k: int, weights: list[Any], state: list[Any]) -> list[Any]:
         """state[r, v] += inputs 2i and 2i + 1 of row r, as one 32-bit number, times theirs: pair k at weights[v]."""
         b = self.b
-        pairs = [_load_bfloats(b, at, self.tag, k) for at in weights]
+        pairs = [load_bfloats(b, at, self.tag, k) for at in weights]
         inputs = [b.load(b.gep(b.bitcast(row, _I32.as_pointer()), [i]), align=2) for row in self.rows]
         wide = [b.bitcast(ir._splat(b, x, LANES), _bfloats) for x in inputs]
         products = [(x, w) for x in wide for w in pairs]
@@ -188,7 +188,7 @@ class _Tile:
 
     def _add_floats(self, i: Any, k: int, weights: list[Any], state: list[Any]) -> list[Any]:
         """The same, of float32 rows."""
-        b, wide = self.b, [_load_floats(self.b, at, self.tag, k) for at in weights]
+        b, wide = self.b, [load_floats(self.b, at, self.tag, k) for at in weights]
         for n in range(2):
             at = b.add(b.shl(i, _I64(1)), _I64(n))
             inputs = [ir._splat(b, b.load(b.gep(row, [at])), LANES) for row in self.rows]
