@@ -13,7 +13,7 @@ from numba.extending import intrinsic
 from nbengine_kernels.cpu import ir
 from nbengine_kernels.cpu.amx import INPUTS, TILE, pointer
 from nbengine_kernels.cpu.ir import I64, LANES
-from nbengine_kernels.cpu.panels import GROUP_HEAD, WIDTH, load_bfloats, load_floats
+from nbengine_kernels.cpu.panels import GROUP_HEAD, WIDTH, load_bfloats
 from nbengine_kernels.cpu.runtime import AMX
 from nbengine_kernels.cpu.vectors import pairs_of
 
@@ -42,22 +42,33 @@ def write_step(b: Any, tag: Any, panel: Any, i: Any, to: Any, apart: Any) -> Non
             put(k, n, words)
         return []
 
-    def quarter(j: Any, state: list[Any]) -> list[Any]:
-        for n in range(_VECTORS):
-            words = b.gep(start, [b.add(b.mul(j, I64(_QUARTER)), I64(GROUP_HEAD + n * LANES * 4))])
+    def column(n: int) -> None:
+        """Of int4. A code is taken where it stands in its word, as a multiple of 16**place, with a scale so much less."""
+        scale, offset = (
+            ir._load_vector(b, b.gep(start, [I64(part + n * LANES * 2)]), types.uint16, LANES)
+            for part in (0, GROUP_HEAD // 2)
+        )
+        scales = [b.fmul(scale, scale.type([16.0**-place] * LANES)) for place in range(8)]
+
+        def weights(words: Any, place: int) -> Any:
+            codes = b.and_(words, words.type([15 << 4 * place] * LANES))
+            return ir._fma(b, b.uitofp(codes, scale.type), scales[place], offset)
+
+        def quarter(j: Any, state: list[Any]) -> list[Any]:
+            kind = llvm.VectorType(ir.I32, LANES)
+            place = b.gep(start, [b.add(b.mul(j, I64(_QUARTER)), I64(GROUP_HEAD + n * LANES * 4))])
+            words = b.load(b.bitcast(place, kind.as_pointer()), align=4)
             for k in range(4):
-                weights = [ir._fma(b, x, scales[n], offsets[n]) for x in load_floats(b, words, tag, k)]
-                put(b.add(b.mul(j, I64(4)), I64(k)), n, pairs_of(b, *weights))
-        return []
+                put(b.add(b.mul(j, I64(4)), I64(k)), n, pairs_of(b, weights(words, k), weights(words, k + 4)))
+            return []
+
+        ir._loop(b, I64(4), [], quarter)
 
     if tag == types.int8:
         ir._loop(b, I64(INPUTS // 2), [], pair)
     else:
-        scales, offsets = (
-            [ir._load_vector(b, b.gep(start, [I64(part + n * LANES * 2)]), types.uint16, LANES) for n in range(_VECTORS)]
-            for part in (0, GROUP_HEAD // 2)
-        )
-        ir._loop(b, I64(4), [], quarter)
+        for n in range(_VECTORS):
+            column(n)
 
 
 @intrinsic
