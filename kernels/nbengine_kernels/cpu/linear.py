@@ -65,7 +65,7 @@ def _multiply_panels(
     """Rows begin..end of y, as far as panels first..last go. after: the panel that this thread will want next; one: whether
     y has but one row."""
     if by_tiles(row_tag) and matrix.by_tiles:
-        amx_linear.multiply_by_tiles(matrix, first, last, after, a, lda, begin, end, y, y_stride, weight_tag, tag)
+        amx_linear.multiply_by_tiles(matrix, first, last, after, a, lda, sums, begin, end, y, y_stride, weight_tag, tag)
         return
     pairs, size, groups, y_bytes = (matrix.inputs + 1) // 2, matrix.panel_bytes, matrix.groups, ir.size(tag)
     passes, slow = (end - begin + HEIGHTS[0] - 1) // HEIGHTS[0], np.int64(0)
