@@ -49,6 +49,7 @@ lint: setup  ## Check style, types and the floors that imports may not climb
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=benchmarks:kernels:widgets $(BIN)/mypy --no-explicit-package-bases benchmarks/*.py
 	$(BIN)/lint-imports --no-logo
 
 format: setup  ## Rewrite the sources in the house style

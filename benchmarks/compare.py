@@ -181,9 +181,9 @@ def main() -> None:
         (HERE / "results").mkdir(exist_ok=True)
         widest = processor().rstrip(")").split()[-1]
         name = f"engines-{args.dtype}-{'-'.join(args.workloads)}-{widest}-{report['date']}.json"  # one run, one file
-        target = HERE / "results" / name
-        target.write_text(json.dumps(report, indent=1) + "\n")
-        print(f"Wrote {target}")
+        file = HERE / "results" / name
+        file.write_text(json.dumps(report, indent=1) + "\n")
+        print(f"Wrote {file}")
     if args.json:
         print(json.dumps(report))
 

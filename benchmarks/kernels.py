@@ -93,7 +93,8 @@ def functions(reference: Kernels, cpu: Kernels, dtype: torch.dtype) -> Iterator[
         yield f"rms_norm + residual, {rows} rows", {n: partial(k.rms_norm, x, weight, 1e-5, residual) for n, k in both}
         gate_up = torch.randn(rows, 2 * FFN).to(dtype)
         yield f"silu_and_mul, {rows} rows", {n: partial(k.silu_and_mul, gate_up) for n, k in both}
-        q, k, v = torch.randn(rows, HEADS + 2 * KV_HEADS, DIM).to(dtype).split([HEADS, KV_HEADS, KV_HEADS], dim=1)
+        heads = torch.randn(rows, HEADS + 2 * KV_HEADS, DIM).to(dtype)
+        q, k, v = heads[:, :HEADS], heads[:, HEADS:-KV_HEADS], heads[:, -KV_HEADS:]
         cache = torch.zeros(2, 64, KV_HEADS, BLOCK, DIM, dtype=dtype)
         given = (torch.arange(rows), q, k, v, table, cache[0], cache[1], torch.randperm(1024)[:rows])
         yield f"rotary_write_kv, {rows} rows", {n: partial(which.rotary_write_kv, *given) for n, which in both}

@@ -152,7 +152,7 @@ class TransformersGenerate(Peer):
             mask[i, width - len(prompt) :] = 1
         ticks: list[float] = []
 
-        class Tick(StoppingCriteria):
+        class Tick(StoppingCriteria):  # type: ignore[misc]
             def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
                 ticks.append(time.perf_counter())
                 return torch.zeros(input_ids.shape[0], dtype=torch.bool)
@@ -288,7 +288,8 @@ class LlamaCpp(Peer):
         self.model = llama_cpp.llama_model_load_from_file(bytes(self.file), llama_cpp.llama_model_default_params())
         vocabulary = llama_cpp.llama_model_get_vocab(self.model)
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(vocabulary)
-        self.context = self.batch = None
+        self.context: Any = None
+        self.batch: Any = None
 
     def _make_context(self, work: Workload) -> None:
         if self.context is not None:

@@ -48,7 +48,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     plain: list[int] = []
     for quantization in (None, "int8", "int4"):
-        engine = NBEngine(model, args.dtype, args.threads, quantization)
+        most = workloads.get("W2")  # that takes most memory
+        engine = NBEngine(model, args.dtype, args.threads, quantization=quantization, work=most)
         engine.load()
         perplexity, choices = reading(engine.llm, text)
         plain = plain or choices
