@@ -2,25 +2,29 @@
 
     python benchmarks/observe.py [--model smollm2-135m | --scripted] [--requests 64] [--steps 120] [--json]
 
-One engine, one run: the three ways take turns, ten steps at a time, so that they meet the same machine. Medians. hooks:
-the CPU time that the recorder (and the undo log) took themselves, measured around their calls; on a busy machine it says
-more than the difference of the step times. lab: a Lab whose messages are serialised as a kernel does it and acknowledged at
-once, as by a browser that is never behind, so that all 30 batches a second are sent. The last line with --json is one JSON
-object.
+One engine, one run: the ways take turns, ten steps at a time, so that they meet the same machine. Medians. The difference
+of step times drowns in a busy machine's noise, so the shares are of what can be told apart: hooks, the CPU time of the
+recorder's (and the undo log's) own calls; rest, a step without its pass through the model; sent, the CPU time of the thread
+that sends to a Lab, of a step. The Lab's share is what rest grows by, and sent. lab: a Lab whose messages are serialised as
+a kernel does it and acknowledged at once, as by a browser that is never behind, so that all 30 batches a second are sent.
+The last line with --json is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from compare import processor
 from jupyter_client.session import Session
 
 from nbengine import LLM, SamplingParams
@@ -42,22 +46,26 @@ def make_llm(args: argparse.Namespace) -> LLM:
 
 
 class Clock:
-    """Adds up the CPU time of this thread within some calls."""
+    """Adds up the time within some calls: by default the CPU time of the thread that makes them."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
+    def __init__(self, now: Callable[[], float] = time.thread_time) -> None:
+        self.seconds, self._now = 0.0, now
 
     def around(self, owner: Any, name: str) -> None:
         call = getattr(owner, name)
 
         def timed(*args: Any) -> Any:
-            start = time.thread_time()
+            start = self._now()
             try:
                 return call(*args)
             finally:
-                self.seconds += time.thread_time() - start
+                self.seconds += self._now() - start
 
         setattr(owner, name, timed)
+
+    def take(self) -> float:
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
 
 
 def answer_at_once(lab: Any) -> None:
@@ -74,42 +82,51 @@ def answer_at_once(lab: Any) -> None:
     lab._receive({"kind": "ready", "have": 0})
 
 
-def attached(llm: LLM, way: str, clock: Clock) -> Debugger | None:
+def attached(llm: LLM, way: str, hooks: Clock, sent: Clock) -> Debugger | None:
     if way == "off":
         return None
     debugger = Debugger(llm, undo=way == "recorder+undo")
     if way == "lab":
+        sent.around(debugger.lab.publisher, "flush")
         answer_at_once(debugger.lab)
     for name in ("on_scheduled", "on_executed", "on_updated"):
-        clock.around(debugger._window.recorder, name)
+        hooks.around(debugger._window.recorder, name)
     if debugger.undo is not None:
-        clock.around(debugger._window.gate, "before")
+        hooks.around(debugger._window.gate, "before")
     return debugger
 
 
-def measure(llm: LLM, args: argparse.Namespace) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Seconds of each step, and of the hooks in it, by way. All requests decode throughout."""
-    engine = llm.llm_engine
+def measure(llm: LLM, args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Seconds of each step by way: of "step", "rest", "hooks" and "sent". All requests decode throughout."""
+    engine: Any = llm.llm_engine
+    core = engine.engine_core.core
     params = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
     for i in range(args.requests):
         engine.add_request(f"b{i}", [(37 * i + j) % 200 + 1 for j in range(args.prompt)], params)
-    while any(r.num_output_tokens < 2 for r in llm.llm_engine.engine_core.core.scheduler.requests.values()):  # type: ignore[attr-defined]
+    while any(r.num_output_tokens < 2 for r in core.scheduler.requests.values()):
         engine.step()
-    times: dict[str, list[float]] = {way: [] for way in WAYS}
-    hooks: dict[str, list[float]] = {way: [] for way in WAYS}
+    passing = Clock(time.perf_counter)
+    if not args.scripted:
+        passing.around(core.executor.model, "forward")
+    found: dict[str, dict[str, list[float]]] = {
+        way: {kind: [] for kind in ("step", "rest", "hooks", "sent")} for way in WAYS
+    }
     for turn in range(-1, args.steps // TURN):  # the first turn warms up
         for way in WAYS:
-            clock = Clock()
-            debugger = attached(llm, way, clock)
+            hooks, sent = Clock(), Clock()
+            debugger = attached(llm, way, hooks, sent)
             for _ in range(TURN):
-                start, clock.seconds = time.perf_counter(), 0.0
+                passing.take()
+                start = time.perf_counter()
                 engine.step()
+                step = time.perf_counter() - start
+                taken = {"step": step, "rest": step - passing.take(), "hooks": hooks.take(), "sent": sent.take()}
                 if turn >= 0:
-                    times[way].append(time.perf_counter() - start)
-                    hooks[way].append(clock.seconds)
+                    for kind, seconds in taken.items():
+                        found[way][kind].append(seconds)
             if debugger is not None:
                 debugger.detach()
-    return times, hooks
+    return found
 
 
 def main() -> None:
@@ -122,17 +139,20 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     llm = make_llm(args)
-    times, hooks = measure(llm, args)
-    step = {way: statistics.median(seconds) for way, seconds in times.items()}
-    hook = {way: statistics.median(seconds) for way, seconds in hooks.items()}
+    found = measure(llm, args)
+    ms = {way: {kind: 1e3 * statistics.median(found[way][kind]) for kind in found[way]} for way in WAYS}
+    ms["lab"]["sent"] = 1e3 * statistics.fmean(found["lab"]["sent"])  # not with every step, and sometimes twice
+    off, lab = ms["off"], ms["lab"]
     result = {
+        "date": datetime.date.today().isoformat(),
+        "machine": processor(),
         "model": "scripted" if args.scripted else args.model,
         "requests": args.requests,
-        **{f"{way}_ms": round(seconds * 1e3, 4) for way, seconds in step.items()},
-        **{f"{way}_hooks_ms": round(hook[way] * 1e3, 4) for way in WAYS[1:]},
-        "recorder_share": round(hook["recorder"] / step["off"], 4),
-        "undo_share": round((hook["recorder+undo"] - hook["recorder"]) / step["off"], 4),
-        "lab_share": round(step["lab"] / step["off"] - 1, 4),
+        **{f"{way}_{kind}_ms": round(value, 4) for way in WAYS for kind, value in ms[way].items() if value},
+        "recorder_share": round((ms["recorder"]["rest"] - off["rest"]) / off["step"], 4),
+        "recorder_hooks_share": round(ms["recorder"]["hooks"] / off["step"], 4),
+        "undo_hooks_share": round((ms["recorder+undo"]["hooks"] - ms["recorder"]["hooks"]) / off["step"], 4),
+        "lab_share": round((lab["rest"] - off["rest"] + lab["sent"]) / off["step"], 4),
     }
     for name, value in result.items():
         print(f"{name:>24}  {value}")

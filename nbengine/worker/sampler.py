@@ -43,7 +43,7 @@ class Sampler:
         if num_alternatives:
             ids, probs = self._kernels.likeliest(logits, min(num_alternatives, logits.shape[1]))
             result.top_token_ids, result.top_probs = ids.to(torch.int32).cpu().numpy(), probs.cpu().numpy()
-        raw = None
+        changed, raw = bool(batch.restricted) or batch.penalties is not None, None
         if batch.logprobs is not None:
             wanted = np.flatnonzero(batch.logprobs >= 0)
             raw = logits[torch.from_numpy(wanted).to(logits.device)].log_softmax(dim=-1)  # (W, V)
@@ -51,7 +51,7 @@ class Sampler:
             restrict(logits, batch.restricted)
         if batch.penalties is not None:
             penalise(logits, batch.penalties)
-        result.tokens = self._choose(logits, batch)
+        result.tokens = self._choose(logits, batch, None if changed else _sure(result))
         if raw is not None and batch.logprobs is not None:
             entries = gather_logprobs(raw, result.tokens[wanted], batch.logprobs[wanted])
             result.logprobs = [None] * len(result.tokens)
@@ -59,15 +59,14 @@ class Sampler:
                 result.logprobs[row] = entry
         return result
 
-    def _choose(self, logits: Tensor, batch: SamplingBatch) -> NDArray[np.int64]:
-        """(S, V) -> (S,)."""
-        if batch.temperature is None:
-            return _likeliest(logits)
-        drawn = np.flatnonzero(batch.temperature > 0)
-        if len(drawn) == len(batch.temperature):
-            return self._draw(logits, batch, drawn)
-        tokens = _likeliest(logits)
-        tokens[drawn] = self._draw(logits[torch.from_numpy(drawn).to(logits.device)], batch, drawn)
+    def _choose(self, logits: Tensor, batch: SamplingBatch, likeliest: NDArray[np.int64] | None) -> NDArray[np.int64]:
+        """(S, V) -> (S,). likeliest: (S,), if it is known."""
+        if batch.temperature is not None and (batch.temperature > 0).all():
+            return self._draw(logits, batch, np.arange(len(batch.temperature)))
+        tokens = _likeliest(logits) if likeliest is None else likeliest
+        if batch.temperature is not None:
+            drawn = np.flatnonzero(batch.temperature > 0)
+            tokens[drawn] = self._draw(logits[torch.from_numpy(drawn).to(logits.device)], batch, drawn)
         return tokens
 
     def _draw(self, logits: Tensor, batch: SamplingBatch, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -112,6 +111,15 @@ def gather_logprobs(logprobs: Tensor, tokens: NDArray[np.int64], counts: NDArray
         SampledLogprobs([token, *indices[i][:count]], [own[i], *values[i][:count]], ranks[i])
         for i, (token, count) in enumerate(zip(tokens.tolist(), counts.tolist()))
     ]
+
+
+def _sure(result: Sampled) -> NDArray[np.int64] | None:
+    """(S,), the greedy choice where the alternatives show it: they leave open which of two equal ones is the first, and say
+    nothing of rows that are no numbers."""
+    ids, probs = result.top_token_ids, result.top_probs
+    if ids is None or probs is None or probs.shape[1] < 2 or not (probs[:, 0] > probs[:, 1]).all():
+        return None
+    return ids[:, 0].astype(np.int64)
 
 
 def _likeliest(logits: Tensor) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from nbengine.sampling_params import SamplingParams
 from nbengine.worker.input_batch import RequestInfo
 from nbengine.worker.random_draws import seed_bits, uniform
 from nbengine.worker.sampler import Sampled, Sampler, invert
-from nbengine.worker.sampling_table import SamplingTable
+from nbengine.worker.sampling_table import SamplingBatch, SamplingTable
 
 VOCAB = 50
 EOS = 7
@@ -135,6 +135,19 @@ def test_greedy_takes_the_first_of_equal_logits() -> None:
     logits = torch.zeros(VOCAB)
     logits[[11, 30]] = 5.0
     assert _one(logits) == 11
+
+
+@pytest.mark.parametrize("dialect", ["cpu", "reference"])
+def test_looking_for_alternatives_changes_no_greedy_choice(dialect: str) -> None:
+    logits = _logits(5)
+    logits[1, [30, 7]] = 90.0  # equal
+    logits[2, 33] = torch.nan
+    logits[3, [8, 4]] = torch.inf
+    batch = SamplingBatch(np.zeros(5, np.int64), np.zeros(5, np.uint64))
+    kernels = kernels_for("cpu", torch.float32, force=dialect)
+    alone, observed = (Sampler(kernels).sample(logits.clone(), batch, num_alternatives=n).tokens for n in (0, 3))
+    assert alone.tolist() == observed.tolist()
+    assert [int(t) for t in alone[1:4]] == [7, 33, 4]
 
 
 # ------------------------------------------------------------------------------------------------- rules and penalties
