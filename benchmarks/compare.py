@@ -27,6 +27,7 @@ from peers import PEERS, common_prefix
 HERE = Path(__file__).parent
 # A peer may live in a virtual environment of its own: NBENGINE_BENCH_PYTHON_<ENGINE>=its interpreter.
 TARGETS = {"W1": 1.0, "W2": 1.2, "W3": 1.4, "W4": 1.35}  # output tokens a second over the best peer's
+QUANTIZED_TARGETS = {"W1": 1.1, "W2": 2.0}  # the better of int8 and int4, over llama.cpp's q4_0
 QUANTIZED = ("nbengine", "llama-cpp")  # engines that have int8 and int4
 WEIGHT_BYTES = {"int8": 1.0, "int4": 0.625}  # of a matrix's element, scales included
 COLUMNS = ("output_tok_s", "ttft_p50_ms", "itl_p50_ms", "itl_p99_ms", "peak_rss_mb", "load_s")
@@ -124,18 +125,19 @@ def label(row: dict[str, Any]) -> str:
 
 
 def ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each workload and quantization that both sides ran: nbengine over the best peer, and the target."""
+    """For each workload and quantization that both sides ran: nbengine over the best peer (of codes: over int4's), and the
+    target."""
     found = []
     for ours in (row for row in rows if row["engine"] == "nbengine"):
-        same = ("workload", "quantization")
-        peers = [r for r in rows if r["engine"] != "nbengine" and all(r[key] == ours[key] for key in same)]
+        form = "int4" if ours["quantization"] else None
+        peers = [r for r in rows if r["engine"] != "nbengine" and r["workload"] == ours["workload"]]
+        peers = [r for r in peers if r["quantization"] == form]
         if peers:
             best = max(peers, key=lambda r: float(r["output_tok_s"]))
             ratio = ours["output_tok_s"] / best["output_tok_s"]
-            target = None if ours["quantization"] else TARGETS[ours["workload"]]
-            found.append(
-                {key: ours[key] for key in same} | {"best": label(best), "ratio": round(ratio, 3), "target": target}
-            )
+            target = (QUANTIZED_TARGETS if form else TARGETS).get(ours["workload"])
+            same = {key: ours[key] for key in ("workload", "quantization")}
+            found.append(same | {"best": label(best), "ratio": round(ratio, 3), "target": target})
     return found
 
 
