@@ -62,6 +62,11 @@ def processor() -> str:
     return f"{fields.get('model name', platform.machine())} ({', '.join(flags)})"
 
 
+def stamp() -> dict[str, Any]:
+    """What every file of results begins with."""
+    return {"date": datetime.date.today().isoformat(), "machine": {"processor": processor(), "cores": os.cpu_count()}}
+
+
 def read_bandwidth_gb_s() -> float:
     """What this machine reads from memory now, by summing 512 MB of float32: the limit of decoding one request."""
     import torch
@@ -171,9 +176,7 @@ def main() -> None:
         target = f", target {found['target']}x" if found["target"] else ""
         form = f" {found['quantization']}" if found["quantization"] else ""
         print(f"{found['workload']}{form}: {found['ratio']:.2f}x {found['best']}{target}")
-    report = {
-        "date": datetime.date.today().isoformat(),
-        "machine": {"processor": processor(), "cores": os.cpu_count()},
+    report = stamp() | {
         "memory_read_gb_s": round(bandwidth, 1),
         "gemm_gflop_s": round(gemm),
         "ratios": ratios(rows),

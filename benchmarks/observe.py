@@ -13,7 +13,6 @@ The last line with --json is one JSON object.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import statistics
 import sys
@@ -24,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from compare import processor
+from compare import stamp
 from jupyter_client.session import Session
 
 from nbengine import LLM, SamplingParams
@@ -143,9 +142,7 @@ def main() -> None:
     ms = {way: {kind: 1e3 * statistics.median(found[way][kind]) for kind in found[way]} for way in WAYS}
     ms["lab"]["sent"] = 1e3 * statistics.fmean(found["lab"]["sent"])  # not with every step, and sometimes twice
     off, lab = ms["off"], ms["lab"]
-    result = {
-        "date": datetime.date.today().isoformat(),
-        "machine": processor(),
+    result = stamp() | {
         "model": "scripted" if args.scripted else args.model,
         "requests": args.requests,
         **{f"{way}_{kind}_ms": round(value, 4) for way in WAYS for kind, value in ms[way].items() if value},

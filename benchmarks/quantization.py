@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import workloads
+from compare import stamp
 from engine import measure, small_model
 from peers import NBEngine
 
@@ -69,7 +70,7 @@ def main() -> None:
         del engine
         gc.collect()
     if args.json:
-        print(json.dumps({"dtype": args.dtype, "rows": rows}))
+        print(json.dumps(stamp() | {"dtype": args.dtype, "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ import json
 import random
 from statistics import median
 from time import perf_counter
-from typing import Any
+
+from compare import stamp
 
 from nbengine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from nbengine.plan import ModelRunnerOutput, SchedulerOutput
@@ -122,7 +123,7 @@ def main() -> None:
     parser.add_argument("--spare-blocks", type=int, default=0, help="free blocks beside those that the requests need")
     parser.add_argument("--json", action="store_true", help="only the last line, one JSON object")
     args = parser.parse_args()
-    results: dict[str, Any] = {
+    results = stamp() | {
         "decode": [decode(running, args.steps, args.spare_blocks) for running in args.running],
         "add_request_2000_us": add_request(2000, 50),
         "admit_cached_2000_us": admit_cached(2000, 50),
