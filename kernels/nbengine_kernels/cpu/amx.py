@@ -20,6 +20,8 @@ from nbengine_kernels.cpu.runtime import AMX
 ROWS, INPUTS, OUTPUTS = 16, 32, 16
 TILE_BYTES = 64  # of a row
 TILE = ROWS * TILE_BYTES  # bytes of a whole one
+WIDTH = 64  # outputs of a panel
+COLUMNS = WIDTH // OUTPUTS  # of tiles, in a panel
 _SUMS, _LEFT, _RIGHT = (0, 1, 2, 3), (4, 5), (6, 7)  # the eight tiles
 POINTER = I8.as_pointer()
 

@@ -13,12 +13,11 @@ from numba import types
 from numba.extending import intrinsic
 
 from nbengine_kernels.cpu import ir
-from nbengine_kernels.cpu.amx import INPUTS, TILE, pointer, write_product
+from nbengine_kernels.cpu.amx import COLUMNS, INPUTS, TILE, WIDTH, pointer, write_product
 from nbengine_kernels.cpu.ir import F32, I64, LANES
-from nbengine_kernels.cpu.panels import GROUP_HEAD, WIDTH, load_bfloats
+from nbengine_kernels.cpu.panels import GROUP_HEAD, load_bfloats
 from nbengine_kernels.cpu.runtime import AMX
 
-COLUMNS = WIDTH // LANES  # of a panel
 PART_ROWS = 32
 _PAIR = TILE // (INPUTS // 2)  # bytes
 _QUARTER = 4 * WIDTH  # bytes: words of 8 inputs each, so four to a step

@@ -15,13 +15,23 @@ from torch import Tensor
 
 from nbengine_kernels.cpu import ir
 from nbengine_kernels.cpu import vectors as v
-from nbengine_kernels.cpu.amx import INPUTS, OUTPUTS, ROWS, TILE, free_tiles, pointer, shape_tiles, write_product
-from nbengine_kernels.cpu.amx_codes import COLUMNS, PART_ROWS, is_codes, turn_panel, write_groups, write_step
+from nbengine_kernels.cpu.amx import (
+    COLUMNS,
+    INPUTS,
+    OUTPUTS,
+    ROWS,
+    TILE,
+    WIDTH,
+    free_tiles,
+    pointer,
+    shape_tiles,
+    write_product,
+)
+from nbengine_kernels.cpu.amx_codes import PART_ROWS, is_codes, turn_panel, write_groups, write_step
 from nbengine_kernels.cpu.ir import CACHE_LINE, I64
 from nbengine_kernels.cpu.runtime import AMX, FLOAT32
 
 TALLEST = 2 * ROWS
-WIDTH = 64  # outputs of a panel
 _RING, _EARLY = 4, 2  # steps that are kept of codes, and how long before its product one is turned
 _F32, _LANES = FLOAT32, ir.LANES
 
