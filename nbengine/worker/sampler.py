@@ -43,7 +43,8 @@ class Sampler:
         if num_alternatives:
             ids, probs = self._kernels.likeliest(logits, min(num_alternatives, logits.shape[1]))
             result.top_token_ids, result.top_probs = ids.to(torch.int32).cpu().numpy(), probs.cpu().numpy()
-        changed, raw = bool(batch.restricted) or batch.penalties is not None, None
+        changed = bool(batch.restricted) or batch.penalties is not None
+        raw = None
         if batch.logprobs is not None:
             wanted = np.flatnonzero(batch.logprobs >= 0)
             raw = logits[torch.from_numpy(wanted).to(logits.device)].log_softmax(dim=-1)  # (W, V)

@@ -61,7 +61,7 @@ def _load(b: Any, address: Any, kind: Any, further: int = 0) -> Any:
     return b.load(b.bitcast(b.gep(address, [_I64(further)]), kind.as_pointer()), align=1)
 
 
-def load_floats(b: Any, address: Any, tag: Any, k: int) -> tuple[Any, Any]:
+def _load_floats(b: Any, address: Any, tag: Any, k: int) -> tuple[Any, Any]:
     """Pair k of a step, for LANES outputs: float32 weights of an even input and of the next; int4 codes stay 0..15."""
     if tag == types.float32:
         return _load(b, address, _floats), _load(b, address, _floats, 4 * WIDTH)
@@ -88,7 +88,7 @@ def load_bfloats(b: Any, address: Any, tag: Any, k: int) -> Any:
         )
         codes = b.lshr(_load(b, address, _words), _all(4 * k))
         return b.bitcast(b.call(look_up, [table, b.bitcast(codes, _shorts)]), _bfloats)
-    even, odd = (b.bitcast(x, _words) for x in load_floats(b, address, tag, k))  # whole numbers: their low halves are zero
+    even, odd = (b.bitcast(x, _words) for x in _load_floats(b, address, tag, k))  # whole numbers: their low halves are zero
     return b.bitcast(b.or_(b.lshr(even, _all(16)), odd), _bfloats)
 
 
@@ -188,7 +188,7 @@ class _Tile:
 
     def _add_floats(self, i: Any, k: int, weights: list[Any], state: list[Any]) -> list[Any]:
         """The same, of float32 rows."""
-        b, wide = self.b, [load_floats(self.b, at, self.tag, k) for at in weights]
+        b, wide = self.b, [_load_floats(self.b, at, self.tag, k) for at in weights]
         for n in range(2):
             at = b.add(b.shl(i, _I64(1)), _I64(n))
             inputs = [ir._splat(b, b.load(b.gep(row, [at])), LANES) for row in self.rows]

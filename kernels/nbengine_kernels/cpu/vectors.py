@@ -111,26 +111,23 @@ def store(typingctx: Any, base: Any, index: Any, value: Any, tag: Any) -> Any:
     return types.void(types.int64, types.int64, VECTOR, tag), codegen
 
 
-def pairs_of(b: Any, first: Any, second: Any) -> Any:
-    """Two vectors rounded to bfloat16, side by side."""
-    if BFLOAT16_PRODUCTS:  # then one instruction rounds both, and one shuffle brings them side by side
-        wide = llvm.VectorType(ir._BFloat(), 2 * LANES)
-        kind = llvm.FunctionType(wide, [_KIND, _KIND])
-        narrow = get_or_insert_function(b.module, kind, "llvm.x86.avx512bf16.cvtne2ps2bf16.512")
-        halves = b.bitcast(b.call(narrow, [second, first]), llvm.VectorType(I16, 2 * LANES))
-        order = llvm.VectorType(I32, 2 * LANES)([lane // 2 + lane % 2 * LANES for lane in range(2 * LANES)])
-        return b.bitcast(b.shuffle_vector(halves, halves, order), _BITS)
-    low, high = (ir._bf16_bits(b, x, LANES) for x in (first, second))
-    return b.or_(low, b.shl(high, _BITS([16] * LANES)))
-
-
 @intrinsic
 def store_pairs(typingctx: Any, base: Any, index: Any, first: Any, second: Any) -> Any:
     """Put two vectors as LANES pairs of bfloat16, side by side, from pair `index` on."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         place = b.bitcast(ir._at(b, args[0], args[1], I32), _BITS.as_pointer())
-        b.store(pairs_of(b, *args[2:]), place, align=4)
+        if BFLOAT16_PRODUCTS:  # then one instruction rounds both, and one shuffle brings them side by side
+            wide = llvm.VectorType(ir._BFloat(), 2 * LANES)
+            kind = llvm.FunctionType(wide, [_KIND, _KIND])
+            narrow = get_or_insert_function(b.module, kind, "llvm.x86.avx512bf16.cvtne2ps2bf16.512")
+            halves = b.bitcast(b.call(narrow, [args[3], args[2]]), llvm.VectorType(I16, 2 * LANES))
+            order = llvm.VectorType(I32, 2 * LANES)([lane // 2 + lane % 2 * LANES for lane in range(2 * LANES)])
+            both = b.bitcast(b.shuffle_vector(halves, halves, order), _BITS)
+        else:
+            low, high = (ir._bf16_bits(b, x, LANES) for x in args[2:])
+            both = b.or_(low, b.shl(high, _BITS([16] * LANES)))
+        b.store(both, place, align=4)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, VECTOR, VECTOR), codegen
